@@ -1,0 +1,1 @@
+"""From a pure Func to loop nests, source text and a compiled callable."""

@@ -1,0 +1,1 @@
+"""The language: types, functions, op records, builder, text, verifier, interpreter."""

@@ -1,0 +1,1 @@
+"""The op records. Importing this package defines every op."""

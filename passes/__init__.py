@@ -1,0 +1,1 @@
+"""Pure functions from Func to Func."""

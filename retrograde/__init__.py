@@ -1,0 +1,1 @@
+"""Compiled gradients of NumPy programs with loops, views and in-place writes."""

@@ -1,0 +1,1 @@
+"""What compiled code and eager tensors need at run time."""

@@ -1,0 +1,1 @@
+"""The front end: Tensor, tape, capture, guards, the driver."""
