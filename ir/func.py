@@ -71,7 +71,9 @@ class Func:
     """A whole program: `stage` is "traced" (views and writes) or "func" (pure).
 
     `symbols` are integer parameters that are not sizes of arguments; `facts` are what
-    may be assumed of symbols, checked once when the function is entered.
+    may be assumed of symbols, checked once when the function is entered. `updates` pairs
+    results with parameters: result i is the final value of parameter j, whose memory the
+    caller wants it in.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Func:
     body: Block
     symbols: tuple[Symbol, ...] = ()
     facts: Facts = field(default_factory=Facts)
+    updates: tuple[tuple[int, int], ...] = ()
 
     @property
     def params(self) -> tuple[Value, ...]:
@@ -227,4 +230,4 @@ class Copier:
         known = (dims.substitute(e, self.symbols) for e in f.facts.known)
         facts = Facts(tuple(e for e in known if isinstance(e, Expr)))
         symbols = tuple(s for s in f.symbols if s not in self.symbols)
-        return Func(f.name, f.stage, body, symbols, facts)
+        return Func(f.name, f.stage, body, symbols, facts, f.updates)

@@ -129,7 +129,7 @@ class _Machine:
     def define(self, results: Sequence[Value], values: Sequence[Any]) -> None:
         for v, x in zip(results, values, strict=True):
             self.check(v, x)
-            self.values[v] = x
+            self.values[v] = x.item() if v.type.weak and hasattr(x, "item") else x
 
     def check(self, v: Value, x: Any) -> None:
         t = type_of_array(x)

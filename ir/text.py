@@ -34,7 +34,7 @@ def show(f: Func, *, loc: bool = False) -> str:
     head = f"{f.stage} @{f.name}"
     if f.symbols:
         head += f"[{', '.join(s.name for s in f.symbols)}]"
-    head += f"({', '.join(map(show_param, f.params))}) -> {_result_types(f.results)}"
+    head += f"({', '.join(map(show_param, f.params))}) -> {_result_types(f)}"
     if f.facts.known:
         head += " where " + ", ".join(f"{e} >= 0" for e in f.facts.known)
     lines = [head + " {"]
@@ -43,8 +43,10 @@ def show(f: Func, *, loc: bool = False) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _result_types(results: Sequence[Operand]) -> str:
-    types = [str(type_of(r)) for r in results]
+def _result_types(f: Func) -> str:
+    types = [str(type_of(r)) for r in f.results]
+    for i, j in f.updates:
+        types[i] += f" into %{f.params[j].name}"
     return types[0] if len(types) == 1 else f"({', '.join(types)})"
 
 
@@ -233,11 +235,27 @@ class _Reader:
             Block(params, nodes, results),
             tuple(Symbol(s.strip()) for s in split(symbols or "")),
             Facts(facts),
+            self.updates(declared, params),
         )
-        if _result_types(results) != declared.strip():
+        if _result_types(f) != declared.strip():
             self.at -= 2
-            raise self.fail(f"the results are {_result_types(results)}")
+            raise self.fail(f"the results are {_result_types(f)}")
         return f
+
+    def updates(
+        self, declared: str, params: Sequence[Value]
+    ) -> tuple[tuple[int, int], ...]:
+        text = declared.strip()
+        many = text.startswith("(")
+        names = [p.name for p in params]
+        out = []
+        for i, part in enumerate(split(text[1:-1]) if many else [text]):
+            _, into, name = part.partition(" into %")
+            if into and name not in names:
+                raise self.fail(f"%{name} is not a parameter")
+            if into:
+                out.append((i, names.index(name)))
+        return tuple(out)
 
     def fact(self, text: str) -> Expr:
         left, arrow, right = text.partition(">=")

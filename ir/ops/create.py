@@ -126,6 +126,17 @@ def _item_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 define(
+    name="number",  # a Python number with the value of a 0-d array or scalar
+    kind=Kind.COPY,
+    operands=("x",),
+    infer=lambda x: Type(_item_type(x).dtype, weak=True),
+    eager=lambda x: np.asarray(x).item(),
+    derivatives=(Vjp(lambda b, ct, out, x: ct),),
+    lower="{0}",
+    samples=_item_samples,
+)
+
+define(
     name="item",  # a NumPy scalar with the value of a 0-d array
     kind=Kind.COPY,
     operands=("x",),

@@ -34,16 +34,16 @@ def ufunc_dtypes(ufunc: np.ufunc, types: Sequence[Type]) -> tuple[DType, ...]:
         ) from None
 
 
-def elementwise_type(dtype: DType, types: Sequence[Type]) -> Type:
-    """Return the type of a ufunc's result: 0-d results are scalars, as in NumPy."""
+def elementwise_type(dtype: DType, types: Sequence[Type], weak: bool = False) -> Type:
+    """Return the type of a ufunc's result: 0-d results are scalars, as in NumPy.
+
+    With `weak`, Python numbers alone give a Python number, as Python's operators do.
+    """
     shape = broadcast_shapes(*(t.shape for t in types))
     if shape:
         return Type(dtype, shape)
-    return Type(
-        dtype,
-        weak=bool(types) and all(t.weak for t in types) and dtype.kind != "b",
-        scalar=True,
-    )
+    weak = weak and all(t.weak for t in types) and dtype.kind != "b"
+    return Type(dtype, weak=weak, scalar=True)
 
 
 def elementwise(
@@ -56,6 +56,7 @@ def elementwise(
     cost: int = 1,
     kinds: str = "f",
     kink: bool = False,
+    weak: bool = False,
 ) -> Op:
     """Define an elementwise op from its ufunc.
 
@@ -67,7 +68,7 @@ def elementwise(
     domains = list(domain) or [REALS] * nin
 
     def infer(*types: Type) -> Type:
-        return elementwise_type(ufunc_dtypes(ufunc, types)[-1], types)
+        return elementwise_type(ufunc_dtypes(ufunc, types)[-1], types, weak)
 
     def computes(*types: Type) -> Sequence[DType]:
         return ufunc_dtypes(ufunc, types)[:-1]
@@ -82,6 +83,7 @@ def elementwise(
         lower=lower,
         samples=lambda rng: elementwise_samples(rng, domains, kinds, kink),
         computes=computes,
+        weak=weak,
         cost=cost,
     )
 

@@ -29,9 +29,13 @@ ROUNDING = Zero("rounding is constant almost everywhere; its derivative is 0")
 
 # ---------------------------------------------------------------- arithmetic
 
-elementwise(np.add, "({0} + {1})", [lambda b: 1, lambda b: 1], kinds="fib")
-elementwise(np.subtract, "({0} - {1})", [lambda b: 1, lambda b: -1], kinds="fi")
-elementwise(np.multiply, "({0} * {1})", [lambda b, y: y, lambda b, x: x], kinds="fib")
+elementwise(np.add, "({0} + {1})", [lambda b: 1, lambda b: 1], kinds="fib", weak=True)
+elementwise(
+    np.subtract, "({0} - {1})", [lambda b: 1, lambda b: -1], kinds="fi", weak=True
+)
+elementwise(
+    np.multiply, "({0} * {1})", [lambda b, y: y, lambda b, x: x], kinds="fib", weak=True
+)
 elementwise(
     np.divide,
     "({0} / {1})",
@@ -39,10 +43,13 @@ elementwise(
     [REALS, APART],
     kinds="fi",
     cost=4,
+    weak=True,
 )
-elementwise(np.negative, "(-{0})", [lambda b: -1], kinds="fi")
-elementwise(np.positive, "({0})", [lambda b: 1], kinds="fi")
-elementwise(np.absolute, "abs({0})", [lambda b, x: b.sign(x)], [APART], kinds="fi")
+elementwise(np.negative, "(-{0})", [lambda b: -1], kinds="fi", weak=True)
+elementwise(np.positive, "({0})", [lambda b: 1], kinds="fi", weak=True)
+elementwise(
+    np.absolute, "abs({0})", [lambda b, x: b.sign(x)], [APART], kinds="fi", weak=True
+)
 elementwise(np.sign, "sign({0})", [ROUNDING], [APART], kinds="fi")
 elementwise(
     np.reciprocal,
@@ -83,6 +90,7 @@ elementwise(
     [_power_in_base, _power_in_exponent],
     [POSITIVE, REALS],
     cost=20,
+    weak=True,
 )
 elementwise(
     np.float_power,
@@ -98,6 +106,7 @@ elementwise(
     [REALS, APART],
     kinds="fi",
     cost=6,
+    weak=True,
 )
 elementwise(
     np.remainder,
@@ -106,6 +115,7 @@ elementwise(
     [REALS, APART],
     kinds="fi",
     cost=6,
+    weak=True,
 )
 elementwise(
     np.fmod,

@@ -77,7 +77,8 @@ def spread(b: Builder, r: Any, x: Any, axis: Axes, keepdims: bool) -> Any:
 
 
 def _sum_dtype(x: Type) -> DType:
-    return np.dtype(np.zeros(0, x.dtype).sum().dtype)
+    dtype: DType = np.zeros(0, x.dtype).sum().dtype
+    return dtype
 
 
 def _sum_samples(rng: np.random.Generator) -> Iterator[Sample]:

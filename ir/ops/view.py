@@ -123,7 +123,7 @@ def _twin(
         part = getattr(b, name)(ct, *r, **a)
         if overlapping and not accumulates:
             part = b.where(_last_writes(b, name, x, *r, **a), part, 0)
-        return b.unbroadcast(part, n)
+        return b.unbroadcast(part, new)
 
     def decomposed(b: Builder, x: Any, new: Any, **attrs: Any) -> Any:
         assert inverse is not None
