@@ -71,9 +71,9 @@ class Func:
     """A whole program: `stage` is "traced" (views and writes) or "func" (pure).
 
     `symbols` are integer parameters that are not sizes of arguments; `facts` are what
-    may be assumed of symbols, checked once when the function is entered. `updates` pairs
-    results with parameters: result i is the final value of parameter j, whose memory the
-    caller wants it in.
+    may be assumed of symbols, checked once when the function is entered. `updates`
+    pairs results with parameters: result i is the final value of parameter j, whose
+    memory the caller wants it in.
     """
 
     name: str
