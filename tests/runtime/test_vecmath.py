@@ -220,9 +220,11 @@ def test_vector_width_follows_what_numba_targets(features: str, expect: set[str]
 
 WITHOUT_LIBRARIES = """
 import ctypes, ctypes.util, numba
-def refuse(*args, **kwargs):
-    raise OSError("no libraries")
-ctypes.CDLL, ctypes.util.find_library = refuse, lambda name: None
+class Refuse(ctypes.CDLL):
+    def __init__(self, *args, **kwargs):
+        raise OSError("no libraries")
+numba.njit("f8(f8)")(lambda x: x + 1)  # lets LLVM and SciPy open what they need
+ctypes.CDLL, ctypes.util.find_library = Refuse, lambda name: None
 from retrograde.runtime import vecmath
 assert vecmath.symbols() == ()
 assert vecmath.describe().startswith("scalar")
