@@ -53,6 +53,22 @@ def problem(folder: Path) -> str:
     return ""
 
 
+def _make(place: Path) -> None:
+    if not place.is_dir():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)
+
+
+def trouble() -> str:
+    """Return why the cache is not in use, or an empty string."""
+    place = location()
+    try:
+        _make(place)
+        return problem(place)
+    except OSError as error:
+        return error.strerror or "it cannot be made"
+
+
 def folder() -> Path | None:
     """Return the cache folder, made where it is missing; None where it is unusable.
 
@@ -60,9 +76,7 @@ def folder() -> Path | None:
     """
     place = location()
     try:
-        if not place.is_dir():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.mkdir(mode=0o700, exist_ok=True)
+        _make(place)
         reason = problem(place)
     except OSError:
         return None

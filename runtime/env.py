@@ -44,6 +44,8 @@ STOP_AFTER = Switch("STOP_AFTER", "", "<pass>: end the pipeline after this pass"
 INTERP = Switch("INTERP", "0", "1: run the final IR with the interpreter")
 ACCEPT = Switch("ACCEPT", "0", "1: rewrite golden files with what the tests got")
 CACHE_DIR = Switch("CACHE_DIR", "", "folder of the disk cache; empty: the user's cache")
+# Of other libraries: read for the doctor's report only.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 SWITCHES = (VERIFY, DUMP, STOP_AFTER, INTERP, ACCEPT, CACHE_DIR)
 
 
@@ -76,6 +78,11 @@ def cache_dir() -> Path | None:
     """Return the folder chosen for the disk cache, or None for the user's default."""
     text = CACHE_DIR.text()
     return Path(text).expanduser() if text else None
+
+
+def thread_limits() -> dict[str, str]:
+    """Return the thread limits of other libraries that are set."""
+    return {name: os.environ[name] for name in THREADS if name in os.environ}
 
 
 def describe() -> str:

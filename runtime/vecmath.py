@@ -64,7 +64,7 @@ WIDTHS = (
 )
 
 
-def _open(*names: str | None) -> ctypes.CDLL | None:
+def open_library(*names: str | None) -> ctypes.CDLL | None:
     """Return the first of these libraries that can be opened."""
     for name in names:
         if name is not None:
@@ -77,14 +77,16 @@ def _open(*names: str | None) -> ctypes.CDLL | None:
 
 def _open_libm() -> ctypes.CDLL | None:
     if sys.platform == "win32":
-        return _open("ucrtbase")
+        return open_library("ucrtbase")
     # find_library starts processes, so it is the last resort.
-    return _open("libm.so.6", "libSystem.dylib") or _open(ctypes.util.find_library("m"))
+    return open_library("libm.so.6", "libSystem.dylib") or open_library(
+        ctypes.util.find_library("m")
+    )
 
 
 def _open_libmvec() -> ctypes.CDLL | None:
     linux = sys.platform == "linux" and platform.machine() == "x86_64"
-    return _open("libmvec.so.1") if linux else None
+    return open_library("libmvec.so.1") if linux else None
 
 
 def _address(library: ctypes.CDLL | None, name: str) -> int | None:
