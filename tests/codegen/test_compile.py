@@ -382,3 +382,28 @@ def test_processes_that_compile_at_the_same_time_agree(place: Path):
 def test_loop_with_helper_is_vectorised():
     compiled = compile_entry(POINTWISE, "entry", POINTWISE_SIGNATURE)
     assert "_ZGV" in compiled.assembly()
+
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
+
+
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="needs the checkout")
+def test_kernel_of_the_documentation_works():
+    blocks = DOCUMENT.read_text().split("```python\n")[1:]
+    sources = [block.split("```")[0] for block in blocks]
+    (source,) = [text for text in sources if "def entry" in text]
+    signature = (VECTOR, VECTOR, TARGET, types.int64)
+    call = compile_source(source, "entry", signature)
+    x, y = np.random.default_rng(0).normal(size=(2, 100))
+    out = np.empty(100)
+    total = call(x, y, out, 100)
+    np.testing.assert_allclose(out, np.exp(-x * x) * y, rtol=1e-14)
+    np.testing.assert_allclose(total, (np.exp(-x * x) * y).sum(), rtol=1e-12)
+
+
+def test_callable_refuses_what_is_not_an_array_of_this_item_size():
+    call = compile_source(POINTWISE, "entry", POINTWISE_SIGNATURE)
+    out = np.zeros(3)
+    for wrong in ([1.0, 2.0, 3.0], np.ones(3, np.float32)):
+        with pytest.raises(TypeError, match="can't unbox array"):
+            call(wrong, out, 3)
