@@ -1,8 +1,9 @@
-"""Slopes of a function of one number from its values alone, with a bound on the doubt."""
+"""Slopes of a function of one number from its values, with a bound on the doubt."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 RATIO = 4.0  # of one step to the next
 
@@ -49,12 +50,11 @@ def slope(f: Callable[[float], float], scale: float, eps: float) -> Slope:
     central = [(up - down) / (2 * step) for step, up, down in usable]
     weight = RATIO * RATIO
     better = [
-        (weight * fine - coarse) / (weight - 1)
-        for coarse, fine in zip(central, central[1:], strict=False)
+        (weight * fine - coarse) / (weight - 1) for coarse, fine in pairwise(central)
     ]
     doubts = [
         abs(here - there) + noise[i + 2]
-        for i, (here, there) in enumerate(zip(better, better[1:], strict=False))
+        for i, (here, there) in enumerate(pairwise(better))
     ]
     best = min(range(len(doubts)), key=doubts.__getitem__)
     return Slope(better[best + 1], doubts[best])
