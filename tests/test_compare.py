@@ -75,13 +75,7 @@ def differences(f: Function, args: tuple[Any, ...], cotangents: Any) -> tuple[An
             leaf[index] = kept
         return grad
 
-    return (
-        rebuild(copy_apart(args), partial) if not args else tuple(_each(args, partial))
-    )
-
-
-def _each(args: tuple[Any, ...], partial: Callable[[Any], Any]) -> list[Any]:
-    return [rebuild(arg, partial) for arg in args]
+    return tuple(rebuild(arg, partial) for arg in args)
 
 
 def fake_vjp(f: Function, *args: Any, finals: bool = False) -> Any:
