@@ -24,7 +24,7 @@ compiled = functools.cache(rg.compile)
 
 
 def numpy_namespace() -> Any:
-    """Return the namespace that the programs use: NumPy's own unless asked otherwise."""
+    """Return the namespace that the programs use: NumPy's unless asked otherwise."""
     if os.environ.get("RETROGRADE_CORPUS_NUMPY") == "retrograde":
         return rg.numpy
     return np
