@@ -113,6 +113,15 @@ def is_op_name(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id in {"name", "op", "op_name"}
 
 
+def is_spelling(node: ast.AST) -> bool:
+    """Tell whether a method looks at how an op's name is spelled."""
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in {"startswith", "endswith", "removesuffix", "removeprefix"}
+        and ast.unparse(node.value).endswith("op.name")
+    )
+
+
 def branches(tree: ast.AST, ops: set[str]) -> Iterator[tuple[int, str]]:
     """Yield line and op name wherever code decides by an op's name."""
     for node in ast.walk(tree):
@@ -128,10 +137,8 @@ def branches(tree: ast.AST, ops: set[str]) -> Iterator[tuple[int, str]]:
             found = table({k for key in node.keys if key for k in strings(key)}, ops)
         elif isinstance(node, ast.Set):
             found = table(strings(node), ops)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in {"startswith", "endswith"}:
-                if is_op_name(node.func.value):
-                    found = set().union(*(strings(arg) for arg in node.args)) | {"*"}
+        elif isinstance(node, ast.Call) and is_spelling(node.func):
+            found = {"*"}
         yield from ((node.lineno, op) for op in sorted(found & (ops | {"*"})))
 
 
