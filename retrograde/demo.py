@@ -207,7 +207,7 @@ def run(*, quick: bool = False, explain: str | None = None) -> bool:
         if example.function is softmax_loss:
             training = train(compiled, quick=quick)
             right = right and training.ok
-            print(_indent(f"{'✓' if training.ok else '✗'} {training}"))
+            print(_indent(f"{training}{'' if training.ok else ': too few'}"))
         if example.name == explain:
             print(_indent(str(compiled.explain(*example.arguments(quick)))))
         print()

@@ -6,10 +6,11 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .compare import Comparison, Row
+    from .comparison import Comparison, Row
 
 MODES = {"eager": "eager", "compiled": "compiled", "both": "eager = compiled"}
-MARKS = {"ok": ("✓", "green"), "note": ("~", "yellow"), "failed": ("✗", "bold red")}
+STYLES = {"ok": "green", "note": "yellow", "failed": "bold red"}
+MARKS = {"ok": "✓", "note": "~", "failed": "✗"}
 
 
 def render(comparison: "Comparison", *, colour: bool | None = None) -> str:
@@ -21,7 +22,7 @@ def render(comparison: "Comparison", *, colour: bool | None = None) -> str:
     colour = sys.stdout.isatty() if colour is None else colour
     verdict = "ok" if comparison.ok else "failed"
     table = Table(title=None, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(Text(comparison.name, MARKS[verdict][1]))
+    table.add_column(Text(comparison.name, STYLES[verdict]))
     for title in MODES.values():
         table.add_column(title)
     for what, cells in _pivot(comparison).items():
@@ -40,7 +41,7 @@ def render(comparison: "Comparison", *, colour: bool | None = None) -> str:
     console.print(table)
     for row in comparison.rows:
         if row.detail:
-            mark, style = MARKS[row.status]
+            mark, style = _mark(row)
             where = MODES.get(row.mode, row.mode)
             text = f"{mark} {row.what} ({where}): {row.detail}"
             console.print(Text(text, style), soft_wrap=True)
@@ -59,10 +60,20 @@ def _pivot(comparison: "Comparison") -> dict[str, dict[str, "Row"]]:
 def _cell(row: "Row | None") -> tuple[str | tuple[str, str], ...]:
     if row is None:
         return ("",)
-    mark = MARKS[row.status]
+    mark = _mark(row)
     if row.error is None or row.status == "note":
         return (mark,)
     return (mark, "" if row.error == 0 else f" {row.error:.0e}")
+
+
+def _mark(row: "Row") -> tuple[str, str]:
+    """Return a mark with its style: a sign where stdout can print it, else a word."""
+    mark = MARKS[row.status]
+    try:
+        mark.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        mark = row.status
+    return mark, STYLES[row.status]
 
 
 def _times(comparison: "Comparison") -> str:
@@ -75,7 +86,7 @@ def _times(comparison: "Comparison") -> str:
         if not math.isnan(seconds):
             parts.append(f"{name} {_duration(seconds)}")
     if not math.isnan(comparison.speedup):
-        parts.append(f"{comparison.speedup:.3g} times faster")
+        parts.append(f"speed-up {comparison.speedup:.3g}")
     return ", ".join(parts)
 
 
@@ -83,4 +94,4 @@ def _duration(seconds: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
+    return f"{seconds / 1e-6:.3g} us"
