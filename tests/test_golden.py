@@ -7,6 +7,9 @@ A file under tests/golden/<pass>/ reads
     # EXPECT
     func @f(...) ... { ... }
 
+With `capture` as the first word of RUN there is no input: the file is named after a
+program of tests/programs/inplace_programs.py, which is captured.
+
 Where a line of the input ends in `# error: text`, parser or verifier must refuse the
 input with that text and must blame that line; nothing is expected after it.
 """
@@ -18,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inplace_programs import CASES
+
+import retrograde as rg
 
 FOLDER = Path(__file__).parent / "golden"
 FILES = sorted(FOLDER.rglob("*.ir"))
@@ -33,11 +39,16 @@ def verify(func: Any) -> None:
     importlib.import_module("retrograde.ir.verify").verify(func)
 
 
-def passes(source: str) -> list[Any]:
+def passes() -> dict[str, Any]:
     table = importlib.import_module("retrograde.passes.manager").PASSES
-    run = re.search(r"^# RUN:(.*)$", source, re.M)
-    assert run, "the file has no line '# RUN: ...'"
-    return [table[name] for name in run[1].split()]
+    assert isinstance(table, dict)
+    return table
+
+
+def captured(name: str) -> str:
+    (case,) = (case for case in CASES if case.name == name)
+    compiled = rg.compile(case.function)
+    return str(compiled.ir(*case.args(), **case.kwargs, stage="capture"))
 
 
 def identity(path: Path) -> str:
@@ -51,10 +62,17 @@ def test_golden(path: Path) -> None:
         refuse(source, found)
         return
     assert mark, "the file has no line '# EXPECT'"
-    func = language().parse(source)
+    run = re.search(r"^# RUN:(.*)$", source, re.M)
+    assert run, "the file has no line '# RUN: ...'"
+    names = run[1].split()
+    if names[:1] == ["capture"]:
+        func = language().parse(captured(path.stem))
+        del names[0]
+    else:
+        func = language().parse(source)
     verify(func)
-    for change in passes(source):
-        func = change(func)
+    for name in names:
+        func = passes()[name](func)
         verify(func)
     shown = language().show(func).rstrip("\n") + "\n"
     if os.environ.get("RETROGRADE_ACCEPT") == "1":
@@ -75,6 +93,5 @@ def refuse(source: str, found: re.Match[str]) -> None:
 
 
 def test_every_folder_is_named_after_a_pass() -> None:
-    table = importlib.import_module("retrograde.passes.manager").PASSES
     folders = {path.parent.name for path in FILES}
-    assert folders <= set(table) | {"verify", "parse", "capture", "interp"}
+    assert folders <= set(passes()) | {"verify", "parse", "capture"}

@@ -1,5 +1,6 @@
 """Whole NumPy programs that write in place and through views, with their arguments."""
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,14 @@ class Case(NamedTuple):
     function: Callable[..., Any]
     draw: Callable[[Rng], tuple[Any, ...]]
     kwargs: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    def args(self) -> tuple[Any, ...]:
+        """Draw arguments that depend on nothing but the program's name."""
+        return self.draw(np.random.default_rng(zlib.crc32(self.name.encode())))
 
 
 CASES: list[Case] = []
