@@ -109,9 +109,14 @@ def _check_arguments(target: Target) -> None:
 def _cache(options: argparse.Namespace) -> int:
     from .runtime import cache
 
+    if reason := cache.trouble():
+        print(f"{cache.location()} is not used: {reason}", file=sys.stderr)
+        return 1
     if options.action == "clear":
-        cache.clear()
-    print(cache.info())
+        print(f"{cache.location()}: {cache.clear()} files removed")
+        return 0
+    held = cache.info()
+    print(f"{cache.location()}: {held.entries} files, {held.bytes / 2**20:.1f} MiB")
     return 0
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from retrograde.__main__ import main
+from retrograde.runtime import cache
 from retrograde.target import UsageError, find
 
 SOURCE = """
@@ -112,3 +113,68 @@ def test_archive_that_is_missing_or_unfit_is_bad_usage(
 def test_unknown_demo_program_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--explain", "heet"]) == 2
     assert "no demo program heet; there are" in capsys.readouterr().err
+
+
+def test_cache_is_described_and_cleared(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RETROGRADE_CACHE_DIR", str(tmp_path / "cache"))
+    cache.store("ab" * 32, ".bin", b"native code")
+    for action, told in (
+        ("info", "1 files, 0.0 MiB"),
+        ("clear", "1 files removed"),
+        ("info", "0 files, 0.0 MiB"),
+    ):
+        assert main(["cache", action]) == 0
+        assert capsys.readouterr().out == f"{tmp_path / 'cache'}: {told}\n"
+
+
+def test_cache_that_others_can_write_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("RETROGRADE_CACHE_DIR", str(tmp_path))
+    assert main(["cache", "info"]) == 1
+    assert f"{tmp_path} is not used" in capsys.readouterr().err
+
+
+def test_doctor_names_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert f"numpy           {np.__version__}" in capsys.readouterr().out
+
+
+def test_compare_prints_the_table_and_succeeds(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", f"{file}:square"]) == 0
+    assert "gradient of x" in capsys.readouterr().out
+
+
+def test_compare_of_what_cannot_be_right_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "counts.py"
+    path.write_text(
+        "n = 0\n"
+        "def f(x):\n"
+        "    global n\n"
+        "    n += 1\n"
+        "    return x * n\n"
+        "def f_args():\n"
+        "    return 2.0\n"
+    )
+    assert main(["compare", f"{path}:f"]) == 1
+    assert "two runs differ" in capsys.readouterr().out
+
+
+def test_explain_shows_every_stage(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", f"{file}:square"]) == 0
+    printed = capsys.readouterr().out
+    for part in ("traced @square", "func @square", "for "):
+        assert part in printed
