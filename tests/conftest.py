@@ -1,5 +1,6 @@
 """Settings of every test run: verified passes, fresh caches, seeded random numbers."""
 
+import importlib
 import os
 import shutil
 import tempfile
@@ -22,3 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Return random numbers that depend on nothing but the name of the test."""
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def brief_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let compare time little: tests look at what it checks, not at how fast it was."""
+    monkeypatch.setattr(importlib.import_module("retrograde.compare"), "BUDGET", 0.01)

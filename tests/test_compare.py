@@ -99,7 +99,7 @@ def fake_value_and_grad(f: Function, argnums: tuple[int, ...]) -> Function:
 
 
 @pytest.fixture(autouse=True)
-def modes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def modes(monkeypatch: pytest.MonkeyPatch, brief_timing: None) -> SimpleNamespace:
     """Install the fakes; a test replaces one of them to plant a fault."""
     monkeypatch.setattr(rg, "Tensor", FakeTensor, raising=False)
     monkeypatch.setattr(rg, "tensor", np.array, raising=False)
