@@ -38,6 +38,7 @@ Facts:
 
 import builtins
 import contextlib
+import dataclasses
 import functools
 import itertools
 import linecache
@@ -49,7 +50,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -80,7 +80,7 @@ class ConversionError(UnsupportedError):
     """Say that a function cannot be converted, where, and what to do about it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Location:
     """A line of the user's: `at {file}:{line}, in {function}:  {text}`."""
 
@@ -107,7 +107,15 @@ class Undefined:
         return f"<undefined {self.name}>"
 
 
-NO_VALUE = Undefined("return value")
+class NoValue:
+    """Stand for the value of a function that has not come to a `return`."""
+
+    def __repr__(self) -> str:
+        """Return `<no return value>`."""
+        return "<no return value>"
+
+
+NO_VALUE = NoValue()
 
 
 class Operators:
@@ -457,8 +465,9 @@ def _make_entry(f: FunctionType) -> _Entry:
     _check_names(original)
     rebound = shadowed_builtins(original.co_freevars, f.__globals__)
     rewritten = rewrite(source.node, rebound)
+    source = dataclasses.replace(source, node=rewritten.node)
     freevars = (OPS, SUPPORT, *original.co_freevars)
-    code = compile_function(rewritten.node, source.owner, freevars, original)
+    code = compile_function(source, freevars, original)
     code = _rename(code, original.co_name, original.co_qualname)
     places = {name: i for i, name in enumerate(original.co_freevars)}
     entry.cells = tuple(

@@ -101,7 +101,7 @@ def name_of(node: FunctionNode) -> str:
 # ------------------------------------------------------------------ names and scopes
 
 
-def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield all nodes that run in the frame of the given ones, comprehensions too."""
     stack = list(nodes)
     while stack:
@@ -128,7 +128,7 @@ def _outside(node: ast.AST) -> list[ast.AST]:
 def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the simple names that the given nodes bind or delete in their frame."""
     names: set[str] = set()
-    for node in _own(nodes):
+    for node in own_nodes(nodes):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 names.add(name)
@@ -149,7 +149,7 @@ def _comprehension_only(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names that only comprehensions bind, in frames of their own."""
     inside: set[int] = set()
     local: set[str] = set()
-    for node in _own(nodes):
+    for node in own_nodes(nodes):
         if isinstance(node, _COMPREHENSIONS):
             for generator in node.generators:
                 for target in ast.walk(generator.target):
@@ -158,7 +158,7 @@ def _comprehension_only(nodes: Iterable[ast.AST]) -> set[str]:
                         local.add(target.id)
     if not local:
         return local
-    for node in _own(nodes):
+    for node in own_nodes(nodes):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             if id(node) not in inside:
                 local.discard(node.id)
@@ -198,7 +198,7 @@ def _bound_attributes(nodes: Sequence[ast.AST]) -> dict[str, ast.Attribute]:
     """Return the attributes of names from outside that the given nodes assign."""
     local = bound_names(nodes)
     found: dict[str, ast.Attribute] = {}
-    for node in _own(nodes):
+    for node in own_nodes(nodes):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             path = _attribute_path(node)
             if path and path.partition(".")[0] not in local:
@@ -244,13 +244,13 @@ def _scope_of(
     scope = _Scope(
         name_of(node),
         positional[0].arg if positional else None,
-        {n for s in _own(body) if isinstance(s, ast.Global) for n in s.names},
-        {n for s in _own(body) if isinstance(s, ast.Nonlocal) for n in s.names},
+        {n for s in own_nodes(body) if isinstance(s, ast.Global) for n in s.names},
+        {n for s in own_nodes(body) if isinstance(s, ast.Nonlocal) for n in s.names},
         rebound | (bound & FRAME_BUILTINS.keys()),
         limits,
     )
     scope.whole_frame = any(
-        _frame_builtin(n, scope) in _NEED_WHOLE_FRAME for n in _own(body)
+        _frame_builtin(n, scope) in _NEED_WHOLE_FRAME for n in own_nodes(body)
     )
     return scope, body
 
@@ -263,7 +263,7 @@ def _function(
         node.body = _Emit(scope, control=False).visit(node.body)
         return node
     reason = _why_whole(node, scope)
-    has_blocks = any(isinstance(n, _BLOCKS) for n in _own(body))
+    has_blocks = any(isinstance(n, _BLOCKS) for n in own_nodes(body))
     if reason and has_blocks:
         limits[node.name, first_line(node)] = reason
     if reason or not has_blocks:
@@ -311,7 +311,7 @@ def _why_whole(node: FunctionNode, scope: _Scope) -> str | None:
     assert not isinstance(node, ast.Lambda)
     if isinstance(node, ast.AsyncFunctionDef):
         return "it is a coroutine"
-    for inner in _own(node.body):
+    for inner in own_nodes(node.body):
         if isinstance(inner, ast.Yield | ast.YieldFrom):
             return "it is a generator"
         if _frame_builtin(inner, scope) in _NEED_WHOLE_FRAME:
@@ -626,7 +626,7 @@ class _Liveness:
 
     def __init__(self, body: list[ast.stmt], scope: _Scope) -> None:
         self.always = scope.globals | scope.nonlocals
-        for node in _own(body):
+        for node in own_nodes(body):
             if isinstance(node, (*_SCOPES, ast.GeneratorExp)):
                 self.always |= _read_names(node)
         self.block(body, set(), set())
@@ -731,7 +731,7 @@ def _can_delay(node: ast.expr) -> bool:
     return not any(
         isinstance(n, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await)
         or (isinstance(n, ast.comprehension) and n.is_async)
-        for n in _own([node])
+        for n in own_nodes([node])
     )
 
 

@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from types import CodeType
 
-from .rewrite import FunctionNode, first_line, name_of
+from .rewrite import FunctionNode, first_line, name_of, own_nodes
 
 _FUTURE = 0
 for _name in __future__.all_feature_names:
@@ -27,11 +27,13 @@ class Source:
 
     node: FunctionNode
     owner: str | None
+    imports: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _File:
     lines: list[str]
+    imports: tuple[str, ...] = ()
     functions: dict[tuple[int, str], list[tuple[FunctionNode, str | None]]] = field(
         default_factory=dict
     )
@@ -51,45 +53,46 @@ def find_source(code: CodeType, namespace: dict[str, object]) -> Source | None:
         if file is None or file.lines != lines:
             file = _FILES[code.co_filename] = _index(lines)
     for node, owner in file.functions.get((code.co_firstlineno, code.co_name), ()):
-        bare = _strip(copy.deepcopy(node))
-        native = compile_function(bare, owner, code.co_freevars, code)
+        source = Source(_strip(copy.deepcopy(node)), owner, file.imports)
+        native = compile_function(source, code.co_freevars, code)
         if _same_code(native, code) or _asserts_rewritten(code):
-            return Source(bare, owner)
+            return source
     return None
 
 
 def compile_function(
-    node: FunctionNode,
-    owner: str | None,
-    freevars: tuple[str, ...],
-    original: CodeType,
+    source: Source, freevars: tuple[str, ...], original: CodeType
 ) -> CodeType:
     """Compile a lone function with the free names that it had; return its code.
 
     Parameters of a function around it make the free names cells, and a class of its
-    owner's name makes Python mangle private names and provide `__class__`.
+    owner's name makes Python mangle private names and provide `__class__`. What the
+    module imports is imported, since Python compiles calls of its attributes otherwise.
     """
+    node, owner = source.node, source.owner
     inner: ast.stmt = ast.Expr(node) if isinstance(node, ast.Lambda) else node
     if owner is not None:
         inner = ast.ClassDef(owner, [], [], [inner], [])
         _no_type_params(inner)
-    parameters = [ast.arg(name) for name in freevars]
+    body = [inner]
+    name = getattr(inner, "name", None)
+    if name and name not in freevars:
+        body.insert(0, ast.Global([name]))  # the function may name itself
     args = ast.arguments(
         posonlyargs=[],
-        args=parameters,
+        args=[ast.arg(name) for name in freevars],
         vararg=None,
         kwonlyargs=[],
         kw_defaults=[],
         kwarg=None,
         defaults=[],
     )
-    outer = ast.FunctionDef(
-        name="rg__outer", args=args, body=[inner], decorator_list=[]
-    )
+    outer = ast.FunctionDef(name="rg__outer", args=args, body=body, decorator_list=[])
     _no_type_params(outer)
-    for made in (inner, outer):
+    imports = [ast.Import([ast.alias("rg", name)]) for name in source.imports]
+    for made in (*imports, *body, outer):
         ast.copy_location(made, node)
-    module = ast.fix_missing_locations(ast.Module([outer], []))
+    module = ast.fix_missing_locations(ast.Module([*imports, outer], []))
     flags = original.co_flags & _FUTURE
     code: CodeType = compile(
         module, original.co_filename, "exec", flags=flags, dont_inherit=True
@@ -110,6 +113,7 @@ def _index(lines: list[str]) -> _File:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError):
         return file
+    file.imports = tuple(sorted(_module_imports(tree)))
     stack: list[tuple[ast.AST, str | None]] = [(tree, None)]
     while stack:
         node, owner = stack.pop()
@@ -120,6 +124,16 @@ def _index(lines: list[str]) -> _File:
             owner = node.name
         stack += [(child, owner) for child in ast.iter_child_nodes(node)]
     return file
+
+
+def _module_imports(tree: ast.Module) -> set[str]:
+    return {
+        alias.asname or alias.name.partition(".")[0]
+        for node in own_nodes(tree.body)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if alias.name != "*"
+    }
 
 
 def _strip(node: FunctionNode) -> FunctionNode:
