@@ -12,21 +12,21 @@ Facts:
   object or class with a Python `__init__` or `__new__`, and its source can be found.
   Functions of the standard library, of installed packages (a `site-packages` or
   `dist-packages` folder) and of this package run as they are, and so does code without
-  source (`exec`, a prompt) or whose file changed since it was imported: arrays that such
-  code creates are plain NumPy arrays.
+  source (`exec`, a prompt) or whose file changed since it was imported: arrays that
+  such code creates are plain NumPy arrays.
 - Implicit calls do not pass through `call`: operators and other special methods of the
-  user's classes, properties, `__enter__`/`__exit__`, the application of a decorator, the
-  body of a `class` statement, the `__init__` that `dataclass` generates. They run as they
-  are; what they call runs as it is, too.
+  user's classes, properties, `__enter__`/`__exit__`, the application of a decorator,
+  the body of a `class` statement, the `__init__` that `dataclass` generates. They run
+  as they are; what they call runs as it is, too.
 - Functions handed to `map`, `filter`, `sorted`, `min`, `max`, `list.sort`,
-  `functools.reduce` and their relatives in `itertools` are converted on the way; functions
-  handed to other compiled code run as they are, unless they are defined inside converted
-  code: those are converted where they stand.
-- Generators, coroutines, functions that call `locals()`, `vars()`, `dir()`, `eval(s)` or
-  `exec(s)`, and functions that leave a `finally` by `return`, `break` or `continue` have
-  their calls and expressions converted, but their statements stay Python's;
-  `limitation()` then gives the reason. A conditional operand that contains `:=`, `yield`
-  or `await` stays Python's too.
+  `functools.reduce` and their relatives in `itertools` are converted on the way;
+  functions handed to other compiled code run as they are, unless they are defined
+  inside converted code: those are converted where they stand.
+- Generators, coroutines, functions that call `locals()`, `vars()`, `dir()`, `eval(s)`
+  or `exec(s)`, and functions that leave a `finally` by `return`, `break` or `continue`
+  have their calls and expressions converted, but their statements stay Python's;
+  `limitation()` then gives the reason. A conditional operand that contains `:=`,
+  `yield` or `await` stays Python's too.
 - Comprehensions stay comprehensions; the calls and logic in them are converted.
 - Exceptions are the user's own, and tracebacks show the user's lines, since the code is
   compiled for the user's file. Frames of this module stand between them.
@@ -47,6 +47,7 @@ import os
 import sys
 import sysconfig
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -62,15 +63,9 @@ from types import (
 from typing import Any, cast
 
 from ..ir.errors import UnsupportedError
-from .rewrite import (
-    FRAME_BUILTINS,
-    OPS,
-    PREFIX,
-    SUPPORT,
-    THUNK,
-    rewrite,
-    shadowed_builtins,
-)
+from .lowering import SUPPORT
+from .rewrite import OPS, PREFIX, THUNK, rewrite
+from .scopes import FRAME_BUILTINS, shadowed_builtins
 from .source import compile_function, find_source
 
 Thunk = Callable[[], Any]
@@ -122,11 +117,11 @@ class Operators:
     """The plain meaning of control flow and calls: what Python does.
 
     Subclasses override what they trace. `names` are the variables and attributes
-    (`self.x`) that a block binds, in the order of `get_state()` and `set_state(values)`;
-    a value may be `Undefined`, and setting that unbinds the name. `live` are those of
-    `names` whose value may be read after the block or in its next iteration. Names that
-    begin with `rg__` are ours: `rg__return` and `rg__value` hold an early return,
-    `rg__break_*` and `rg__continue_*` a jump.
+    (`self.x`) that a block binds, in the order of `get_state()` and
+    `set_state(values)`; a value may be `Undefined`, and setting that unbinds the name.
+    `live` are those of `names` whose value may be read after the block or in its next
+    iteration. Names that begin with `rg__` are ours: `rg__return` and `rg__value` hold
+    an early return, `rg__break_*` and `rg__continue_*` a jump.
 
     `intercept` maps callables, by identity, to what is called in their place.
     """
@@ -248,6 +243,8 @@ class Operators:
             }
         elif id(f) in _FRAME_BUILTINS:
             _refuse_frame_builtin(f, len(args) + len(kwargs))
+        elif f is warnings.warn:
+            args, kwargs = _user_stacklevel(*args, **kwargs)
         return args, kwargs
 
     def callback(self, f: Any) -> Any:
@@ -293,6 +290,33 @@ def _refuse_frame_builtin(f: Any, count: int) -> None:
         )
 
 
+def _user_stacklevel(
+    message: Any,
+    category: Any = None,
+    stacklevel: int = 1,
+    source: Any = None,
+    **kwargs: Any,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Let `warnings.warn` count the user's calls, not the frames that stand between."""
+    frame: FrameType | None = sys._getframe(2)  # the one that calls `warn`
+    level = 1
+    while frame is not None:
+        if _is_own_frame(frame):
+            stacklevel -= 1
+            if stacklevel <= 0:
+                break
+        frame = frame.f_back
+        level += 1
+    return (message, category, level, source), kwargs
+
+
+def _is_own_frame(frame: FrameType) -> bool:
+    """Tell whether Python would have made a frame if nothing were converted."""
+    return id(frame.f_code) not in _BLOCKS and (
+        frame.f_globals.get("__name__") != __name__
+    )
+
+
 _ACTIVE: ContextVar[Operators] = ContextVar("retrograde_operators")
 _PLAIN = Operators()
 
@@ -336,7 +360,7 @@ class _Recursion:
     around it besides its own, and the limit counts them all.
     """
 
-    FRAMES_PER_CALL = 5
+    FRAMES_PER_CALL = 10
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -416,6 +440,7 @@ class _Entry:
             _ENTRIES.pop(member, None)
             _LIMITS.pop(member, None)
             _CONVERTED.discard(member)
+            _BLOCKS.discard(member)
 
     def instantiate(self, f: FunctionType) -> FunctionType:
         """Return a converted function over the cells, defaults and globals of `f`."""
@@ -434,6 +459,7 @@ class _Entry:
 # Keys are identities of code objects; an entry dies with the code that it was made for.
 _ENTRIES: dict[int, _Entry] = {}
 _CONVERTED: set[int] = set()
+_BLOCKS: set[int] = set()
 _LIMITS: dict[int, str] = {}
 _LOCK = threading.RLock()
 
@@ -474,9 +500,11 @@ def _make_entry(f: FunctionType) -> _Entry:
         _CELLS[n] if n in _CELLS else places[n] for n in code.co_freevars
     )
     entry.code = code
-    for member in _functions_in(code):
+    for member, parent in _functions_in(code):
         entry.members.append(id(member))
         _CONVERTED.add(id(member))
+        if parent is not None and parent.co_qualname == member.co_qualname:
+            _BLOCKS.add(id(member))
         reason = rewritten.limits.get((member.co_name, member.co_firstlineno))
         if reason:
             _LIMITS[id(member)] = reason
@@ -524,12 +552,17 @@ def _is_function(code: CodeType) -> bool:
     return bool(code.co_flags & 0x2)  # CO_NEWLOCALS: class bodies lack it
 
 
-def _functions_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield code and the code in it, but for classes: methods are converted later."""
-    yield code
+def _functions_in(
+    code: CodeType, parent: CodeType | None = None
+) -> Iterator[tuple[CodeType, CodeType | None]]:
+    """Yield code and the code in it with what it stands in, but for classes.
+
+    Methods of classes are converted when they are called.
+    """
+    yield code, parent
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and _is_function(constant):
-            yield from _functions_in(constant)
+            yield from _functions_in(constant, code)
 
 
 # ------------------------------------------------------------------------ what is plain
@@ -594,7 +627,7 @@ def _converted(f: Any) -> Any:
         return type(f)(_converted(f.__func__))
     if isinstance(f, type):
         return functools.partial(_make, f) if _constructors(f) else f
-    call = getattr(type(f), "__call__", None)
+    call = getattr(type(f), "__call__", None)  # noqa: B004 (not whether, but which)
     if isinstance(call, FunctionType):
         function = _converted(call)
         return f if function is call else MethodType(function, f)

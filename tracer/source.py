@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from types import CodeType
 
-from .rewrite import FunctionNode, first_line, name_of, own_nodes
+from .scopes import FunctionNode, first_line, name_of, own_nodes
 
 _FUTURE = 0
 for _name in __future__.all_feature_names:
@@ -173,7 +173,7 @@ def _same_constant(one: object, two: object) -> bool:
 
 
 def _asserts_rewritten(code: CodeType) -> bool:
-    """Tell whether pytest replaced the asserts of a test, and with them its bytecode."""
+    """Tell whether pytest replaced the asserts of a test, and so its bytecode."""
     return any(name.startswith("@py_") for name in code.co_varnames) or any(
         isinstance(c, CodeType) and _asserts_rewritten(c) for c in code.co_consts
     )
