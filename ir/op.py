@@ -145,6 +145,7 @@ class Op:
     # `index` of the result; indices are dims over loop symbols.
     index_map: Callable[..., Sequence[Dim]] | None = None
     overlapping: bool = False  # a view in which one element can appear twice
+    decides_layout: bool = False  # a view only where strides allow it, else a copy
     weak: bool = False  # an operator of Python: Python numbers in, Python number out
     cost: int = 1  # elementwise: about how many flops; 20 for a transcendental
 

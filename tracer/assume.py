@@ -8,6 +8,7 @@ one symbol is replaced by what it must be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..ir import dims
@@ -25,7 +26,7 @@ class Assumptions:
         self.equal: dict[Symbol, Dim] = {}
         self._letters: set[str] = set()
 
-    def symbol(self, hint: int | None, letters: str) -> Expr:
+    def symbol(self, hint: int | None, letters: Sequence[str]) -> Expr:
         """Make a fresh symbol, named after one of `letters` while they last."""
         free = [c for c in letters if c not in self._letters]
         name, number = (free[0] if free else letters[0]), 1

@@ -67,7 +67,9 @@ class Place:
         elif isinstance(owner, tuple):
             items = list(owner)
             items[key] = value  # type: ignore[call-overload]
-            parent.set(type(owner)(items) if type(owner) is tuple else owner._make(items))  # type: ignore[attr-defined]
+            parent.set(
+                type(owner)(items) if type(owner) is tuple else owner._make(items)
+            )  # type: ignore[attr-defined]
         else:
             owner[key] = value
 

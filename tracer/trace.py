@@ -6,18 +6,27 @@ outside it (arguments, captured arrays, values of an enclosing trace) are parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..ir import dims
 from ..ir.build import IRBuilder
-from ..ir.dims import Dim, Expr
+from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import GradientBreakError, UnsupportedError
-from ..ir.func import Block, Func, Node, Operand, Value, substitute, type_of
+from ..ir.func import (
+    Block,
+    Func,
+    Node,
+    Operand,
+    Value,
+    dims_of_node,
+    substitute,
+    type_of,
+    walk,
+)
 from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, type_of_array
@@ -72,6 +81,8 @@ class Trace:
             if x.is_traced:
                 return self.parameter(x.type, hint)
             x = x._data
+        if isinstance(x, int) and not isinstance(x, bool):
+            return self.integer(self.assumptions.symbol(x, [hint]))
         if isinstance(x, np.ndarray):
             sizes = tuple(self.assumptions.size(n) for n in x.shape)
             return self.parameter(Type(x.dtype, sizes), hint, x)
@@ -171,8 +182,8 @@ class Trace:
                 hint="capture the base, or pass the view as an argument",
             )
         item = whole.itemsize
-        offset = part.__array_interface__["data"][0] - (
-            whole.__array_interface__["data"][0]
+        offset = (
+            part.__array_interface__["data"][0] - (whole.__array_interface__["data"][0])
         )
         out = self.apply(
             OPS["as_strided"],
@@ -274,7 +285,9 @@ class Trace:
         """Append a write into the whole of `target`, which may be a view."""
         where = self.operand(target)
         if not isinstance(where, Value):
-            raise UnsupportedError("a number cannot be written", location=user_location())
+            raise UnsupportedError(
+                "a number cannot be written", location=user_location()
+            )
         x = self.operand(new)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
@@ -287,6 +300,8 @@ class Trace:
     def convert_to_python(self, t: Tensor, kind: str) -> Any:
         """Refuse to turn a traced value into a Python object."""
         location = user_location()
+        if kind in ("len", "iter"):
+            return self._rows(t, kind)
         if kind == "bool":
             raise UnsupportedError(
                 f"a branch on a traced value, {self.type_of(t)}",
@@ -301,6 +316,17 @@ class Trace:
             rule="A compiled function computes with values that are not there yet.",
             hint="keep the value in NumPy operations, or compute it before the call",
         )
+
+    def _rows(self, t: Tensor, kind: str) -> Any:
+        """Return the length or the rows of an array; its first size becomes static."""
+        shape = self.shape_of(t)
+        if not shape:
+            what = (
+                "len() of unsized object" if kind == "len" else "iteration over a 0-d"
+            )
+            raise TypeError(what if kind == "len" else what + " array")
+        n = int(shape[0])
+        return n if kind == "len" else [t[k] for k in range(n)]
 
     # Layouts -------------------------------------------------------------------------
 
@@ -356,7 +382,32 @@ class Trace:
         """Return the traced Func, with everything that was assumed put in."""
         block = Block(tuple(self.params), tuple(self.builder.nodes), tuple(results))
         f = Func(self.name, "traced", block, (), self.assumptions.facts)
-        return substitute(f, self.assumptions.equal)
+        return with_symbols(substitute(f, self.assumptions.equal))
+
+
+def with_symbols(f: Func) -> Func:
+    """Declare the symbols of `f` that no parameter and no node defines."""
+    used: set[Symbol] = set()
+    defined: set[Symbol] = set()
+    for p in f.params:
+        for d in p.type.shape:
+            used |= dims.symbols_of(d)
+            alone = dims.as_symbol(d)
+            if alone is not None:
+                defined.add(alone)
+    for node in walk(f.body):
+        for d in dims_of_node(node):
+            used |= dims.symbols_of(d)
+        for key in ("count", "index"):
+            d = node.attrs.get(key)
+            alone = dims.as_symbol(d) if isinstance(d, Expr) else None
+            if alone is not None:
+                defined.add(alone)
+    for x in (*f.results, *f.facts.known):
+        if isinstance(x, Expr):
+            used |= dims.symbols_of(x)
+    missing = tuple(sorted(used - defined, key=str))
+    return replace(f, symbols=missing)
 
 
 def dims_of(x: SymInt) -> Dim:
@@ -382,10 +433,3 @@ def _like(
         op_dtypes=[*(a.dtype for a in arrays), dtype],
     )
     return it.operands[-1]
-
-
-@contextmanager
-def tracing(trace: Trace) -> Iterator[Trace]:
-    """Make `trace` the active one in a block."""
-    with dispatch.trace_active(trace):
-        yield trace

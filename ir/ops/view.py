@@ -36,6 +36,7 @@ def view(
     indices: tuple[str, ...] = (),
     inverse: Callable[..., Any] | None = None,
     overlapping: bool = False,
+    decides_layout: bool = False,
 ) -> None:
     """Define a view op with its scatter and scatter_add twins.
 
@@ -68,6 +69,7 @@ def view(
         scatter_add=f"{name}_scatter_add",
         index_map=index_map,
         overlapping=overlapping,
+        decides_layout=decides_layout,
     )
     for accumulates in (False, True):
         _twin(name, shape, eager, samples, indices, inverse, overlapping, accumulates)
@@ -343,6 +345,7 @@ view(
     index_map=_reshape_map,
     samples=_reshape_samples,
     inverse=_unreshape,
+    decides_layout=True,
 )
 
 
