@@ -121,6 +121,13 @@ class State:
             self._object(Place(f, (), "self"), f, 0)
             self.search(type(f).__call__)
 
+    def search_object(self, x: Any, name: str = "argument") -> None:
+        """Search an object that is an argument but no container or array."""
+        if callable(x):
+            self.search(x)
+        else:
+            self._object(Place(x, (), name), x, 0)
+
     def _function(self, f: FunctionType) -> None:
         if id(f.__code__) in self._seen and not f.__closure__:
             return

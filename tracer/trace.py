@@ -7,15 +7,15 @@ outside it (arguments, captured arrays, values of an enclosing trace) are parame
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..ir import dims
 from ..ir.build import IRBuilder
-from ..ir.dims import Dim, Expr, Symbol
-from ..ir.errors import GradientBreakError, UnsupportedError
+from ..ir.dims import Dim, Expr, Facts, Symbol
+from ..ir.errors import GradientBreakError, GradientError, UnsupportedError
 from ..ir.func import (
     Block,
     Func,
@@ -33,19 +33,12 @@ from ..ir.types import Type, type_of_array
 from . import dispatch
 from .assume import Assumptions, TraceInt
 from .convert import user_location
+from .modes import STATE
 from .symbols import SymInt
 from .tensor import Tensor
 
-WRITE = OPS["write"]
+WRITE, DETACH = OPS["write"], OPS["detach"]
 LARGE_CONSTANT = 4096  # elements; larger arrays made while tracing become parameters
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """A parameter that is no argument: `read()` gives its array at call time."""
-
-    value: Value
-    read: Callable[[], Any]
 
 
 class Trace:
@@ -58,6 +51,9 @@ class Trace:
         self.builder = IRBuilder()
         self.params: list[Value] = []
         self.captured: dict[int, tuple[Any, Value]] = {}
+        self.stages: dict[str, Func] = {}  # of transforms that were captured inside
+        self.origins: dict[Value, Any] = {}  # what captured parameters stand for
+        self._pending: dict[Value, Any] = {}  # captured, not used yet
         self.layouts: dict[Value, Any] = {}  # strides of arguments, in this call
         self.layout_read: set[Value] = set()  # arguments whose layout was asked for
         self.written: set[Value] = set()  # roots that were written
@@ -88,14 +84,38 @@ class Trace:
             return self.parameter(Type(x.dtype, sizes), hint, x)
         return self.parameter(type_of_array(x), hint)
 
-    def capture(self, x: Any, type: Type | None = None, hint: str = "c") -> Tensor:
-        """Make an outside array, Tensor or number a parameter, once per object."""
-        known = self.captured.get(id(x))
-        if known is None:
-            t = self.argument(x, hint) if type is None else self.parameter(type, hint)
-            known = (x, t._value)
-            self.captured[id(x)] = known
-        return self.tensor(known[1])
+    def capture(self, x: Any, hint: str = "c", *, shared: bool = True) -> Tensor:
+        """Return an outside array, Tensor or number as a parameter.
+
+        The parameter is added when it is first used. Without `shared` the same object
+        may become several parameters: equal floats of different places are different.
+        """
+        known = self.captured.get(id(x)) if shared else None
+        if known is not None:
+            return self.tensor(known[1])
+        if isinstance(x, Tensor) and x.is_traced:
+            type = x.type
+        else:
+            data = x._data if isinstance(x, Tensor) else x
+            type = type_of_array(data)
+            if isinstance(data, np.ndarray):
+                sizes = tuple(self.assumptions.size(n) for n in data.shape)
+                type = Type(data.dtype, sizes)
+        v = self.builder.value(type, hint)
+        self._pending[v] = x
+        self._keep.append(x)
+        if shared:
+            self.captured[id(x)] = (x, v)
+        return self.tensor(v)
+
+    def _use(self, v: Value) -> None:
+        """Add a captured value to the parameters."""
+        x = self._pending.pop(v)
+        self.params.append(v)
+        self.origins[v] = x
+        data = x._data if isinstance(x, Tensor) else x
+        if isinstance(data, np.ndarray):
+            self.layouts[v] = data
 
     # Values ----------------------------------------------------------------------
 
@@ -122,10 +142,10 @@ class Trace:
     def operand(self, x: Any) -> Operand:
         """Return what an op may take for `x`, capturing what comes from outside."""
         if isinstance(x, Tensor):
-            if x._trace is self:
-                v = x._value
-                return self.assumptions.resolve(v) if isinstance(v, Expr) else v
-            return self._outside(x)._value
+            v = x._value if x._trace is self else self._outside(x)._value
+            if v in self._pending:
+                self._use(v)
+            return self.assumptions.resolve(v) if isinstance(v, Expr) else v
         if isinstance(x, SymInt):
             d = dims_of(x)
             return self.assumptions.resolve(d)
@@ -159,10 +179,7 @@ class Trace:
         if known is not None:
             return self.tensor(known[1])
         base = x._base if x._trace is None else None
-        if base is not None and id(base) in self.captured:
-            return self._view_of(base, x)
         if base is not None:
-            self.capture(base)
             return self._view_of(base, x)
         return self.capture(x)
 
@@ -187,7 +204,7 @@ class Trace:
         )
         out = self.apply(
             OPS["as_strided"],
-            (self.tensor(self.captured[id(base)][1]),),
+            (self.capture(base),),
             {
                 "shape": part.shape,
                 "strides": tuple(s // item for s in part.strides),
@@ -214,7 +231,7 @@ class Trace:
     def _array(self, x: np.ndarray[Any, Any]) -> Tensor:
         known = self.captured.get(id(x))
         if known is not None:
-            return self.tensor(known[1])
+            return self.tensor(self.operand(self.tensor(known[1])))
         if self.parent is not None:
             outer = self.parent.tensor(self.parent.operand(x))
             return self.tensor(self.operand(outer))
@@ -226,6 +243,41 @@ class Trace:
             "variables and attributes that it names.",
             hint="pass the array as an argument",
         )
+
+    def root(self) -> Trace:
+        """Return the outermost trace."""
+        return self if self.parent is None else self.parent.root()
+
+    def operand_type(self, x: Operand) -> Type:
+        return type_of(x).substitute(self.assumptions.equal)
+
+    def fresh(self, x: Operand) -> Any:
+        """Wrap an operand as a value that aliases nothing."""
+        t = self.tensor(x)
+        if isinstance(x, Value) and not x.type.scalar:
+            return self.apply(OPS["copy"], (t,), {})
+        return t
+
+    def as_cotangent(self, ct: Any, like: Type) -> Any:
+        """Return a cotangent with the type of the result it belongs to."""
+        operand = self.operand(ct)
+        have = self.operand_type(operand)
+        want = like.substitute(self.assumptions.equal)
+        if not have.shape and want.shape:
+            raise GradientError(
+                f"a cotangent {have} for a result {want}",
+                location=user_location(),
+                rule="A cotangent has the shape of its result.",
+            )
+        if have.dtype != want.dtype:
+            return self.apply(OPS["astype"], (ct,), {"dtype": want.dtype})
+        return ct
+
+    def append(self, node: Node) -> None:
+        """Append a node that was made elsewhere."""
+        self.builder.append(node)
+        for v in node.results:
+            self._nodes[v] = node
 
     # Ops ---------------------------------------------------------------------------
 
@@ -259,6 +311,8 @@ class Trace:
             self._nodes[v] = node
         if isinstance(out, tuple):
             return tuple(map(self.tensor, out))
+        if not STATE.grad and op.views is None and out.type.is_inexact and op != DETACH:
+            return self.apply(DETACH, (self.tensor(out),), {})
         return self.tensor(out)
 
     def _resolved(self, x: Operand) -> Operand:
@@ -281,6 +335,10 @@ class Trace:
             x = self.apply(OPS["copy"], (self.tensor(x),), {})._value
         return (x, *xs[1:]), x
 
+    def node_of(self, v: Value) -> Node:
+        """Return the node that computes `v`."""
+        return self._nodes[v]
+
     def write(self, target: Tensor, new: Any) -> None:
         """Append a write into the whole of `target`, which may be a view."""
         where = self.operand(target)
@@ -288,6 +346,8 @@ class Trace:
             raise UnsupportedError(
                 "a number cannot be written", location=user_location()
             )
+        if not STATE.grad and isinstance(new, Tensor):
+            new = self.apply(DETACH, (new,), {})
         x = self.operand(new)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
@@ -381,8 +441,16 @@ class Trace:
     def finish(self, results: Sequence[Operand]) -> Func:
         """Return the traced Func, with everything that was assumed put in."""
         block = Block(tuple(self.params), tuple(self.builder.nodes), tuple(results))
-        f = Func(self.name, "traced", block, (), self.assumptions.facts)
+        f = Func(self.name, "traced", block, (), self._facts())
         return with_symbols(substitute(f, self.assumptions.equal))
+
+    def _facts(self) -> Facts:
+        """Return the facts, without those of captured arrays that were not used."""
+        unused = {
+            s for v in self._pending for d in v.type.shape for s in dims.symbols_of(d)
+        }
+        known = self.assumptions.facts.known
+        return Facts(tuple(e for e in known if not dims.symbols_of(e) & unused))
 
 
 def with_symbols(f: Func) -> Func:
