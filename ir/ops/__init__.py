@@ -1,5 +1,5 @@
 """The op records. Importing this package defines every op."""
 
-from . import control, create, math, reduce, view
+from . import control, create, gather, math, reduce, scan, view
 
-__all__ = ["control", "create", "math", "reduce", "view"]
+__all__ = ["control", "create", "gather", "math", "reduce", "scan", "view"]
