@@ -299,31 +299,25 @@ def _user_stacklevel(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Let `warnings.warn` count the user's calls, not the frames that stand between."""
     frame: FrameType | None = sys._getframe(2)  # the one that calls `warn`
-    level = 1
-    while frame is not None:
-        if _is_own_frame(frame):
-            stacklevel -= 1
-            if stacklevel <= 0:
-                break
-        frame = frame.f_back
+    level = innermost = found = 0
+    while frame is not None and stacklevel > 0:
         level += 1
-    return (message, category, level, source), kwargs
+        if not _is_ours(frame.f_code, frame.f_globals):
+            # The blocks of a function come first, the innermost has the line.
+            innermost = innermost or level
+            if id(frame.f_code) not in _BLOCKS:
+                stacklevel -= 1
+                found, innermost = innermost, 0
+        frame = frame.f_back
+    return (message, category, found + max(stacklevel, 0), source), kwargs
 
 
-def _is_own_frame(frame: FrameType) -> bool:
-    """Tell whether Python would have made a frame if nothing were converted."""
-    return id(frame.f_code) not in _BLOCKS and (
-        frame.f_globals.get("__name__") != __name__
-    )
-
-
-_ACTIVE: ContextVar[Operators] = ContextVar("retrograde_operators")
-_PLAIN = Operators()
+_ACTIVE: ContextVar[Operators] = ContextVar("retrograde_operators", default=Operators())
 
 
 def active_operators() -> Operators:
     """Return the operators that converted code uses in this thread or context."""
-    return _ACTIVE.get(_PLAIN)
+    return _ACTIVE.get()
 
 
 @contextlib.contextmanager
@@ -417,7 +411,7 @@ _SUPPORT = SimpleNamespace(
     keywords=dict,
     NO_VALUE=NO_VALUE,
 )
-_CELLS = {OPS: CellType(active_operators), SUPPORT: CellType(_SUPPORT)}
+_CELLS = {OPS: CellType(_ACTIVE.get), SUPPORT: CellType(_SUPPORT)}
 
 
 # --------------------------------------------------------------------------- the cache
@@ -583,12 +577,15 @@ def _is_user_code(code: CodeType, namespace: Mapping[str, Any]) -> bool:
         library = _IS_LIBRARY[file] = file.startswith(
             ("<frozen", "<__array_function__", *_STANDARD)
         ) or any(mark in file for mark in _LIBRARY_MARKS)
-    if library:
-        return False
+    return not library and not _is_ours(code, namespace)
+
+
+def _is_ours(code: CodeType, namespace: Mapping[str, Any]) -> bool:
+    """Tell whether code belongs to this package; its doctests are users' programs."""
     module = namespace.get("__name__")
     if isinstance(module, str) and module.partition(".")[0] == _PACKAGE:
-        return file.startswith("<")  # a doctest of ours is a user's program
-    return True
+        return not code.co_filename.startswith("<")
+    return False
 
 
 # ----------------------------------------------------------------------------- convert
@@ -699,7 +696,9 @@ def limitation() -> str | None:
     if key in _CONVERTED:
         return _LIMITS.get(key)
     entry = _ENTRIES.get(key)
-    return entry.reason if entry else "it was called by code that is not converted"
+    if entry is not None and entry.reason:
+        return entry.reason
+    return "it was called by code that is not converted"
 
 
 def _user_frame() -> FrameType | None:

@@ -1,7 +1,7 @@
 """Replace jumps by flags, so that every block is entered and left at its ends.
 
-After it a function has no `break`, `continue`, early `return`, `else` of a loop,
-`match` with bodies, annotations of variables or `global` and `nonlocal` statements left.
+After it a function has no `break`, `continue`, early `return`, `else` of a loop, bodies
+of `match`, annotations of variables, or `global` and `nonlocal` statements left.
 """
 
 import ast
@@ -220,6 +220,7 @@ def _plain_assignment(node: ast.AnnAssign) -> ast.stmt:
 
 
 def _set_extra_test(node: ast.For, test: ast.expr) -> None:
+    ast.fix_missing_locations(ast.copy_location(test, node))
     node.rg__extra = test  # type: ignore[attr-defined]
 
 

@@ -100,6 +100,8 @@ def _function(
     doc, statements = _split_docstring(node.body)
     declared = bound_names(statements) - scope.globals - scope.nonlocals
     statements = Lower(scope).function(statements)
+    for statement in statements:
+        ast.fix_missing_locations(statement)
     Liveness(statements, scope)
     declared |= bound_names(statements) - scope.globals - scope.nonlocals
     emitted = _Emit(scope, control=True).block(statements)
@@ -133,10 +135,23 @@ def _preamble(node: FunctionNode, scope: Scope, declared: set[str]) -> list[ast.
     return [ast.copy_location(s, node) for s in result]
 
 
-def _operator(name: str, args: Sequence[ast.expr], where: ast.AST) -> ast.Call:
-    active = ast.Call(load(OPS), [], [])
-    call = ast.Call(ast.Attribute(active, name, ast.Load()), list(args), [])
-    return ast.copy_location(call, where)
+def _operator(
+    name: str, args: Sequence[ast.expr], where: ast.stmt | ast.expr
+) -> ast.Call:
+    """Return the call of an operator, as if it stood where the user's syntax does.
+
+    Note [lines of calls]: Python blames a method call on the line on which the method
+    is named. That has to be where the user named what is called, or began a block.
+    """
+    method = ast.Attribute(ast.Call(load(OPS), [], []), name, ast.Load())
+    if isinstance(where, ast.Call):
+        ast.copy_location(method, where.func)
+    else:
+        ast.copy_location(method, where)
+        if where.end_lineno != where.lineno:
+            method.end_lineno = where.lineno
+            method.end_col_offset = where.col_offset + 1
+    return ast.copy_location(ast.Call(method, list(args), []), where)
 
 
 def _arguments(*names: str, thunk: bool = False) -> ast.arguments:
