@@ -67,7 +67,7 @@ def flatten_tree(x: Any) -> tuple[list[Any], Tree]:
 
 
 def _flatten(x: Any, leaves: list[Any], path: tuple[int, ...]) -> Tree:
-    parts = _parts(x)
+    parts = parts_of(x)
     if parts is None:
         leaves.append(x)
         return LEAF
@@ -81,7 +81,8 @@ def _flatten(x: Any, leaves: list[Any], path: tuple[int, ...]) -> Tree:
     return Tree(type(x), data, tuple(_flatten(c, leaves, inner) for c in children))
 
 
-def _parts(x: Any) -> tuple[Iterable[Any], Hashable] | None:
+def parts_of(x: Any) -> tuple[Iterable[Any], Hashable] | None:
+    """Return the children and data of a container, or None for a leaf."""
     cls = type(x)
     if cls is tuple or cls is list:
         return x, None

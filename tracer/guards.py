@@ -31,7 +31,9 @@ def make_matcher(
     lines: list[str] = []
     later: list[str] = []
     values = [
-        (d, f"s[{j}][{k}]") for j, shape in enumerate(shapes) for k, d in enumerate(shape)
+        (d, f"s[{j}][{k}]")
+        for j, shape in enumerate(shapes)
+        for k, d in enumerate(shape)
     ]
     values += [(d, f"i[{j}]") for j, d in enumerate(ints)]
     for d, text in values:

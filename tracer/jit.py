@@ -21,8 +21,6 @@ from ..codegen.compile import stats
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import MutationError, UnsupportedError
 from ..ir.func import Func
-from ..passes import manager
-from ..runtime import env as environment
 from . import dispatch
 from .capture import (
     EagerOperators,
@@ -38,7 +36,7 @@ from .containers import Tree, flatten_tree, unflatten_tree
 from .convert import convert, operators, user_location
 from .guards import Matcher, make_matcher
 from .modes import STATE
-from .program import Program
+from .program import Program, run_pass
 from .record import run_recorded
 from .state import MISSING, Place, State, Swap
 from .tensor import Tensor
@@ -138,7 +136,9 @@ class Specialisation:
     ) -> Any:
         self.check_writable(values)
         tensors = any(isinstance(x, Tensor) for x in values)
-        if STATE.grad and any(isinstance(x, Tensor) and x.requires_grad for x in values):
+        if STATE.grad and any(
+            isinstance(x, Tensor) and x.requires_grad for x in values
+        ):
             results = run_recorded(self.program, values, env, self.written)
         else:
             results = self.program.run([_data(x) for x in values], env)
@@ -439,7 +439,9 @@ def is_input_leaf(x: Any) -> bool:
 
 def _name(fn: Any) -> str:
     name = getattr(fn, "__name__", "") or type(fn).__name__
-    return "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "f"
+    return (
+        "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "f"
+    )
 
 
 def _hints(fn: Any, tree: Tree) -> list[str]:
@@ -502,12 +504,7 @@ class _Specialiser:
     ) -> Specialisation:
         trace = self.trace
         captured_func = trace.finish(results.operands)
-        pure = manager.run(
-            captured_func,
-            ("functionalize",),
-            verify=environment.verify(),
-            dump=environment.dump(),
-        )
+        pure = run_pass(captured_func, "functionalize")
         count = len(self.numbers)
         captured = tuple(
             self.places[v][0] if v in self.places else trace.origins[v]
@@ -528,9 +525,8 @@ class _Specialiser:
             for j, v in enumerate(trace.params)
             if v in trace.layout_read
         )
-        stages = {"capture": captured_func, "functionalize": pure, **trace.stages}
-        if trace.stages:
-            stages = {**trace.stages}
+        # A transform shows the stages of the function it transforms.
+        stages = trace.stages or {"capture": captured_func, "functionalize": pure}
         return Specialisation(
             program=Program(pure),
             stages=stages,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,14 @@ OPTIMISE = ("simplify", "cse", "dce")
 LOWER = ("fuse", "reinplace")
 
 
+def run_pass(f: Func, name: str) -> Func:
+    """Run one pass as the environment asks: verified, printed."""
+    f = manager.run(f, (name,), verify=env.verify())
+    if env.dump() in ("all", name):
+        print(f"# after {name}\n{f}\n")
+    return f
+
+
 class Program:
     """A pure Func with its stages, its kernel and its derivative, made when needed."""
 
@@ -33,8 +42,7 @@ class Program:
         if "reinplace" not in self.stages:
             f = self.func
             for name in (*OPTIMISE, *LOWER):
-                f = manager.run(f, (name,), verify=env.verify(), dump=env.dump())
-                self.stages[name] = f
+                f = self.stages[name] = run_pass(f, name)
         return self.stages["reinplace"]
 
     @property
@@ -68,8 +76,6 @@ class Program:
 
 def only_results(f: Func, start: int) -> Func:
     """Return `f` with its results from `start` on; nothing is updated."""
-    from dataclasses import replace
-
     body = replace(f.body, results=f.results[start:])
     return replace(f, body=body, updates=())
 

@@ -6,7 +6,7 @@ outside it (arguments, captured arrays, values of an enclosing trace) are parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,6 @@ from ..ir.func import (
 from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, type_of_array
-from . import dispatch
 from .assume import Assumptions, TraceInt
 from .convert import user_location
 from .modes import STATE

@@ -9,6 +9,8 @@ argument: arguments are private copies, so they alias nothing.
 from __future__ import annotations
 
 import functools
+import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,24 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import DTypeError, GradientError
+from ..ir.errors import DTypeError, GradientError, Location
 from ..ir.func import Copier, Func, Node, Operand, Value, type_of
 from ..ir.op import OPS
 from ..ir.types import type_of_array
-from ..passes import manager
 from ..passes.vjp import vjp as vjp_pass
-from ..runtime import env
 from . import autograd, dispatch
 from .capture import EagerOperators, run_traced
-from .containers import Tree, flatten_tree, unflatten_tree
+from .containers import Tree, flatten_tree, parts_of, unflatten_tree
 from .convert import convert, operators, user_location
 from .jit import Compiled, is_array_like
 from .modes import allow_mutation_on_saved_tensors, enable_grad
+from .program import run_pass
 from .state import State, Swap
 from .tensor import Tensor
 from .trace import Trace
-
-_NESTED = 0
 
 
 @dataclass(slots=True)
@@ -69,7 +68,11 @@ def linearize(
 
 
 def _linearize_traced(
-    outer: Trace, fn: Callable[..., Any], leaves: list[Any], tree: Tree, wrt: Sequence[int]
+    outer: Trace,
+    fn: Callable[..., Any],
+    leaves: list[Any],
+    tree: Tree,
+    wrt: Sequence[int],
 ) -> Linear:
     inner = Trace(outer, getattr(fn, "__name__", "f"))
     given: list[Operand] = []
@@ -92,9 +95,7 @@ def _linearize_traced(
             positions[k] = len(results)
             results.append(inner.operand(x))
     traced_func = inner.finish(results)
-    pure = manager.run(
-        traced_func, ("functionalize",), verify=env.verify(), dump=env.dump()
-    )
+    pure = run_pass(traced_func, "functionalize")
     stages = outer.root().stages
     stages.setdefault("capture", traced_func)
     stages.setdefault("functionalize", pure)
@@ -167,8 +168,6 @@ class _Depth:
     """Counts the eager transforms that run around each other in a thread."""
 
     def __init__(self) -> None:
-        import threading
-
         self.local = threading.local()
 
     @property
@@ -344,8 +343,6 @@ class _Grad(Transform):
 
     @property
     def __signature__(self) -> Any:
-        import inspect
-
         return inspect.signature(self.fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -356,7 +353,9 @@ class _Grad(Transform):
         loss = self._loss(linear)
         cotangents = [1.0 if k == loss else None for k in range(len(linear.leaves))]
         grads = iter(linear.pull(cotangents))
-        parts = tuple(group.fill([next(grads) for _ in group.positions]) for group in groups)
+        parts = tuple(
+            group.fill([next(grads) for _ in group.positions]) for group in groups
+        )
         linear.write_back()
         gradient = parts if isinstance(self.argnums, tuple) else parts[0]
         out = unflatten_tree(linear.tree, linear.leaves)
@@ -395,8 +394,6 @@ def _described(x: Any) -> str:
 
 
 def _function_location(fn: Any) -> Any:
-    from ..ir.errors import Location
-
     code = getattr(fn, "__code__", None)
     if code is None:
         return user_location()
@@ -552,9 +549,7 @@ def cotangent_leaves(tree: Tree, leaves: Sequence[Any], ct: Any) -> list[Any]:
 
 
 def _children(c: Any) -> tuple[list[Any], Any]:
-    from .containers import _parts
-
-    parts = _parts(c)
+    parts = parts_of(c)
     if parts is None:
         raise GradientError(
             f"the cotangent is {type(c).__name__} where the result is a container",
