@@ -18,7 +18,7 @@ from .symbols import SymInt
 
 
 class Assumptions:
-    """Hints, facts and substitutions; the `Decider` of a trace and of those inside it."""
+    """Hints, facts and substitutions; the `Decider` of a trace and its inner traces."""
 
     def __init__(self) -> None:
         self.hints: dict[Symbol, int] = {}

@@ -2,7 +2,7 @@
 
 A call flattens its arguments to leaves and looks for a specialisation whose guards
 hold; without one the function is captured again. Arrays, Tensors and Python floats are
-inputs; ints are symbols; bools, strings, None and other objects are part of the program.
+inputs; ints are symbols; bools, strings, None and other objects belong to the program.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from .capture import (
     run_traced,
 )
 from .containers import Tree, flatten_tree, unflatten_tree
-from .convert import convert, operators, user_location
+from .convert import convert, operators
 from .guards import Matcher, make_matcher
+from .location import user_location
 from .modes import STATE
 from .program import Program, run_pass
 from .record import run_recorded
 from .state import MISSING, Place, State, Swap
-from .tensor import Tensor
+from .tensor import Tensor, fresh
 from .trace import Trace
 
 LOCK = threading.RLock()
@@ -136,9 +137,7 @@ class Specialisation:
     ) -> Any:
         self.check_writable(values)
         tensors = any(isinstance(x, Tensor) for x in values)
-        if STATE.grad and any(
-            isinstance(x, Tensor) and x.requires_grad for x in values
-        ):
+        if STATE.grad and any(map(_requires_grad, values)):
             results = run_recorded(self.program, values, env, self.written)
         else:
             results = self.program.run([_data(x) for x in values], env)
@@ -146,7 +145,7 @@ class Specialisation:
                 if isinstance(values[j], Tensor):
                     values[j]._storage.version += 1
             if tensors:
-                results = [dispatch.wrap_result(x) for x in results]
+                results = [fresh(x) for x in results]
         for effect in self.effects:
             effect.place.set(self.leaf(effect.out, values, results, env))
         out = [self.leaf(o, values, results, env) for o in self.outs]
@@ -183,6 +182,10 @@ class Specialisation:
 
 class ReadOnlyError(MutationError, ValueError):
     """A read-only array that the function writes."""
+
+
+def _requires_grad(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad
 
 
 def _data(x: Any) -> Any:
@@ -439,9 +442,8 @@ def is_input_leaf(x: Any) -> bool:
 
 def _name(fn: Any) -> str:
     name = getattr(fn, "__name__", "") or type(fn).__name__
-    return (
-        "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "f"
-    )
+    text = "".join(c if c.isalnum() else "_" for c in name)
+    return text.strip("_") or "f"
 
 
 def _hints(fn: Any, tree: Tree) -> list[str]:

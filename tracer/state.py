@@ -35,7 +35,7 @@ DEPTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where captured state lives: a cell, a global or an object, and steps from there."""
+    """Where captured state lives: a cell or an object, and steps from there."""
 
     root: CellType | dict[str, Any] | Any
     steps: tuple[Step, ...]
@@ -123,9 +123,9 @@ class State:
             self._function(f)
         elif hasattr(f, "__rg_function__"):
             self.search(f.__rg_function__())
-        elif isinstance(getattr(type(f), "__call__", None), FunctionType):
+        elif isinstance(_call_of(f), FunctionType):
             self._object(Place(f, (), "self"), f, 0)
-            self.search(type(f).__call__)
+            self._function(_call_of(f))
 
     def search_object(self, x: Any, name: str = "argument") -> None:
         """Search an object that is an argument but no container or array."""
@@ -192,6 +192,10 @@ class State:
                 self._function(method)
 
 
+def _call_of(f: Any) -> Any:
+    return vars(type(f)).get("__call__")
+
+
 def _names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
@@ -250,8 +254,8 @@ class Swap:
                 container.extend(before)
             raise UnsupportedError(
                 f"the container {name} from outside was changed",
-                rule="A compiled function may write arrays and rebind variables that it "
-                "captures, but traced values cannot be stored in captured containers.",
+                rule="A compiled function may write arrays and rebind variables that "
+                "it captures; containers that it captures cannot keep traced values.",
                 hint="return the values instead",
             )
 

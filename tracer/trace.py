@@ -31,7 +31,7 @@ from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, type_of_array
 from .assume import Assumptions, TraceInt
-from .convert import user_location
+from .location import user_location
 from .modes import STATE
 from .symbols import SymInt
 from .tensor import Tensor
@@ -400,7 +400,7 @@ class Trace:
         return True
 
     def layout(self, x: Value) -> np.ndarray[Any, Any]:
-        """Return an array with the strides of `x` in this call; its data mean nothing."""
+        """Return an array with the strides that `x` has in this call, not its data."""
         known = self.layouts.get(x)
         if known is not None:
             if x in self.params:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +26,13 @@ from ..passes.vjp import vjp as vjp_pass
 from . import autograd, dispatch
 from .capture import EagerOperators, run_traced
 from .containers import Tree, flatten_tree, parts_of, unflatten_tree
-from .convert import convert, operators, user_location
+from .convert import convert, operators
 from .jit import Compiled, is_array_like
+from .location import user_location
 from .modes import allow_mutation_on_saved_tensors, enable_grad
 from .program import run_pass
 from .state import State, Swap
-from .tensor import Tensor
+from .tensor import Tensor, fresh
 from .trace import Trace
 
 
@@ -244,7 +245,7 @@ def _linearize_eager(
 
 
 def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
-    return dispatch.wrap_result(x.copy(order="K"))
+    return fresh(x.copy(order="K"))
 
 
 def _private(x: Any, differentiate: bool) -> Any:
@@ -252,11 +253,11 @@ def _private(x: Any, differentiate: bool) -> Any:
     if isinstance(x, Tensor):
         if x.requires_grad:
             return dispatch.apply(OPS["copy" if x.ndim else "positive"], (x,), {})
-        t = dispatch.wrap_result(_copied(x._data))
+        t = fresh(_copied(x._data))
     elif isinstance(x, np.ndarray):
         t = _copy_of(x)
     elif differentiate:
-        t = dispatch.wrap_result(x)
+        t = fresh(x)
     else:
         return x
     if differentiate:
@@ -278,7 +279,7 @@ def _shown(x: Any, inside: bool) -> Any:
 
 def _zeros(x: Tensor) -> Tensor:
     data = np.zeros_like(x._data) if isinstance(x._data, np.ndarray) else 0.0 * x._data
-    return dispatch.wrap_result(data)
+    return fresh(data)
 
 
 def _cotangent(ct: Any, like: Tensor) -> Tensor:
@@ -292,7 +293,7 @@ def _cotangent(ct: Any, like: Tensor) -> Tensor:
             location=user_location(),
             rule="A cotangent has the shape of its result.",
         )
-    return dispatch.wrap_result(data)
+    return fresh(data)
 
 
 # ---------------------------------------------------------------- public transforms
@@ -353,9 +354,7 @@ class _Grad(Transform):
         loss = self._loss(linear)
         cotangents = [1.0 if k == loss else None for k in range(len(linear.leaves))]
         grads = iter(linear.pull(cotangents))
-        parts = tuple(
-            group.fill([next(grads) for _ in group.positions]) for group in groups
-        )
+        parts = _filled(groups, grads)
         linear.write_back()
         gradient = parts if isinstance(self.argnums, tuple) else parts[0]
         out = unflatten_tree(linear.tree, linear.leaves)
@@ -519,7 +518,12 @@ class _Pullback(Transform):
 
 def _pulled(linear: Linear, groups: Sequence[_Group], ct: Any) -> tuple[Any, ...]:
     grads = iter(linear.pull(cotangent_leaves(linear.tree, linear.leaves, ct)))
-    return tuple(group.fill([next(grads) for _ in group.positions]) for group in groups)
+    return _filled(groups, grads)
+
+
+def _filled(groups: Sequence[_Group], grads: Iterator[Any]) -> tuple[Any, ...]:
+    """Put gradients, in order, into the structure of each argument."""
+    return tuple(g.fill([next(grads) for _ in g.positions]) for g in groups)
 
 
 def cotangent_leaves(tree: Tree, leaves: Sequence[Any], ct: Any) -> list[Any]:
