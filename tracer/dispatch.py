@@ -48,6 +48,9 @@ class Trace(Protocol):
     def convert_to_python(self, t: Any, kind: str) -> Any:
         """Return a Python value for `t`, or raise; `kind` says what asked."""
 
+    def detach(self, t: Any) -> Any:
+        """Return `t` without its derivative."""
+
 
 _ACTIVE: ContextVar[Trace | None] = ContextVar("retrograde_trace", default=None)
 
@@ -102,7 +105,7 @@ def run(
         if not isinstance(viewed, tensor):
             return _view_of_plain(data[op.views], out)
         if viewed._storage is not None and shares(out, viewed._data):
-            return tape.make_view(op, viewed, out, data, operands, attrs)
+            return tape.make_view(op, viewed, out, data, attrs)
     result = tensor(out, Storage() if isinstance(out, np.ndarray) else None)
     if STATE.grad:
         tape.record_op(op, operands, data, attrs, result, overwritten)
@@ -175,7 +178,12 @@ def write(target: Any, new: Any, *, kind: Casting = "same_kind") -> None:
     trace = trace_of((target, new))
     if trace is not None:
         trace.write(target, _cast_for(target.type, new, kind))
-        return
+    else:
+        _write(target, new, kind, None)
+
+
+def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
+    """Write at once; `result` is `new` where it was computed for this write."""
     data = target._data
     value = new._data if isinstance(new, _tensor.Tensor) else new
     if not isinstance(data, np.ndarray):
@@ -185,10 +193,11 @@ def write(target: Any, new: Any, *, kind: Casting = "same_kind") -> None:
             rule="NumPy scalars and Python numbers are immutable",
             hint="make a 0-d array: rg.tensor(x)",
         )
-    _check_casting(type_of_array(data), _value_type(value), kind)
-    rebase = tape.prepare_write(target, new)
+    if kind != "unsafe" and getattr(value, "dtype", None) != data.dtype:
+        _check_casting(type_of_array(data), _value_type(value), kind)
+    plan = tape.prepare_write(target, new)
     storage = target._storage
-    if STATE.copy_on_write or storage.shared:
+    if STATE.copy_on_write:
         storage.release_keepers()
     try:
         np.copyto(data, value, casting="unsafe")
@@ -198,11 +207,11 @@ def write(target: Any, new: Any, *, kind: Casting = "same_kind") -> None:
                 f"write: {target.type} is read-only", location=user_location()
             ) from None
         raise located(error, "write", (data, value)) from None
-    storage.version += 1
+    storage.wrote()
     if storage.has_keepers:
         storage.last_write = user_location()
-    if rebase:
-        tape.rebase(target, new)
+    if plan is not None:
+        tape.rebase(target, plan, result)
 
 
 def update(op: Op, target: Any, *others: Any, **attrs: Any) -> None:
@@ -210,8 +219,11 @@ def update(op: Op, target: Any, *others: Any, **attrs: Any) -> None:
     operands = (target, *others)
     trace = trace_of(operands)
     if trace is not None:
-        write(target, trace.apply(op, operands, attrs))
+        new = trace.apply(op, operands, attrs)
+        trace.write(target, _cast_for(target.type, new, "same_kind"))
         return
+    if not isinstance(target._data, np.ndarray):
+        _write(target, 0, "unsafe", None)
     new = run(op, operands, attrs, target._storage)
     if new.shape != target.shape:
         raise ShapeError(
@@ -220,7 +232,7 @@ def update(op: Op, target: Any, *others: Any, **attrs: Any) -> None:
             rule=f"non-broadcastable output operand with shape {target.shape} "
             f"doesn't match the broadcast shape {new.shape}",
         )
-    write(target, new)
+    _write(target, new, "same_kind", new)
 
 
 def _value_type(value: Any) -> Type:
