@@ -187,12 +187,7 @@ def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
     data = target._data
     value = new._data if isinstance(new, _tensor.Tensor) else new
     if not isinstance(data, np.ndarray):
-        raise MutationError(
-            f"write: {target.type} is a scalar and cannot be changed in place",
-            location=user_location(),
-            rule="NumPy scalars and Python numbers are immutable",
-            hint="make a 0-d array: rg.tensor(x)",
-        )
+        raise _immutable(target)
     if kind != "unsafe" and getattr(value, "dtype", None) != data.dtype:
         _check_casting(type_of_array(data), _value_type(value), kind)
     plan = tape.prepare_write(target, new)
@@ -215,24 +210,40 @@ def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
 
 
 def update(op: Op, target: Any, *others: Any, **attrs: Any) -> None:
-    """Set `target` to `op(target, *others)` in place."""
-    operands = (target, *others)
-    trace = trace_of(operands)
+    """Set `target` to `op(target, *others)` in place, as `target += x` does."""
+    apply_into(op, (target, *others), attrs, target)
+
+
+def apply_into(
+    op: Op, operands: Sequence[Any], attrs: Mapping[str, Any], target: Any
+) -> None:
+    """Write the result of an op into `target`, which may be one of the operands."""
+    trace = trace_of((*operands, target))
     if trace is not None:
         new = trace.apply(op, operands, attrs)
         trace.write(target, _cast_for(target.type, new, "same_kind"))
         return
     if not isinstance(target._data, np.ndarray):
-        _write(target, 0, "unsafe", None)
+        raise _immutable(target)
     new = run(op, operands, attrs, target._storage)
-    if new.shape != target.shape:
+    have, want = new.shape, target._data.shape
+    if have != want and np.broadcast_shapes(have, want) != want:
         raise ShapeError(
             f"{op.name}: {target.type} cannot take a result {new.type} in place",
             location=user_location(),
-            rule=f"non-broadcastable output operand with shape {target.shape} "
-            f"doesn't match the broadcast shape {new.shape}",
+            rule=f"non-broadcastable output operand: output with shape {list(want)} "
+            f"doesn't match the broadcast shape {list(have)}",
         )
     _write(target, new, "same_kind", new)
+
+
+def _immutable(target: Any) -> MutationError:
+    return MutationError(
+        f"write: {target.type} is a scalar and cannot be changed in place",
+        location=user_location(),
+        rule="NumPy scalars and Python numbers are immutable",
+        hint="make a 0-d array: rg.tensor(x)",
+    )
 
 
 def _value_type(value: Any) -> Type:

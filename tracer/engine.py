@@ -15,7 +15,7 @@ import numpy as np
 from ..ir.build import Builder
 from ..ir.errors import RetrogradeError
 from ..ir.op import OPS
-from . import dispatch, tape
+from . import dispatch
 from . import tensor as _tensor
 from .builders import EAGER, tensor_builder
 from .location import user_location
@@ -301,6 +301,3 @@ def needed_nodes(
         if node in targets or any(e is not None and e[0] in needed for e in node.edges):
             needed.add(node)
     return needed
-
-
-__all__ = ["Run", "accumulate", "conjugate", "tape"]

@@ -24,7 +24,7 @@ from ..ir.op import OPS, OUT, Kind, NoDerivative, Op, Partial, Vjp
 from ..ir.types import DType, Type, type_of_array
 from ..runtime.storage import Storage
 from . import tensor as _tensor
-from .builders import EAGER, EagerBuilder, tensor_builder
+from .builders import EAGER, EagerBuilder
 from .location import user_location
 from .modes import STATE
 from .names import node_name
@@ -866,13 +866,3 @@ def before_writes(written: Sequence[Any]) -> None:
     for t in written:
         if STATE.copy_on_write and t._storage is not None:
             t._storage.release_keepers()
-
-
-__all__ = [
-    "AccumulateGrad",
-    "Node",
-    "before_writes",
-    "check_writes",
-    "record",
-    "tensor_builder",
-]
