@@ -45,7 +45,8 @@ class Aliases:
         self.node_of: dict[Value, Node] = {}
         self.block_of: dict[Value, Block] = {}
         self.loop_of: dict[Value, tuple[Node, int]] = {}
-        self.parent: dict[Block, tuple[Block, Node]] = {}
+        self.parent: dict[Block, Block] = {}
+        self.owner: dict[Block, Node] = {}
         self.start: dict[Node, int] = {}
         self.end: dict[Node, float] = {}
         self.born: dict[Value, float] = {}
@@ -74,8 +75,12 @@ class Aliases:
         for node in block.nodes:
             self._clock += 1
             self.start[node] = self._clock
+            outer = block
             for region in node.regions:
-                self.parent[region] = (block, node)
+                self.parent[region] = outer
+                self.owner[region] = node
+                if node.op.kind is Kind.WHILE:
+                    outer = region  # the body sees what the test defines
                 if node.op.kind in LOOPS:
                     for k, p in enumerate(region.params):
                         self.loop_of[p] = (node, k)
@@ -125,9 +130,9 @@ class Aliases:
         """Tell whether `v` is defined in a region of `node`."""
         block = self.block_of[v]
         while block in self.parent:
-            block, owner = self.parent[block]
-            if owner is node:
+            if self.owner[block] is node:
                 return True
+            block = self.parent[block]
         return False
 
     # Liveness ---------------------------------------------------------------------
@@ -138,7 +143,7 @@ class Aliases:
                 self._use(x, block, self.start[node])
             for region in node.regions:
                 self._live(region)
-        at = self.end[self.parent[block][1]] if block in self.parent else math.inf
+        at = self.end[self.owner[block]] if block in self.owner else math.inf
         for x in block.results:
             self._use(x, block, at)
 
@@ -148,8 +153,9 @@ class Aliases:
         root = self.root(x)
         home = self.block_of[root]
         while block is not home:  # a use in a loop is a use until its end
-            block, owner = self.parent[block]
-            if owner.op.kind in LOOPS:
+            owner, block = self.owner[block], self.parent[block]
+            leaves = self.owner.get(block) is not owner
+            if leaves and owner.op.kind in LOOPS:
                 at = max(at, self.end[owner])
         self.last[root] = max(self.last.get(root, -1), at)
 
