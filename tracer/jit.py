@@ -40,7 +40,7 @@ from .modes import STATE
 from .program import Program, run_pass
 from .record import run_recorded
 from .state import MISSING, Place, State, Swap
-from .tensor import Tensor, fresh
+from .tensor import Tensor, of
 from .trace import Trace
 
 LOCK = threading.RLock()
@@ -145,7 +145,7 @@ class Specialisation:
                 if isinstance(values[j], Tensor):
                     values[j]._storage.version += 1
             if tensors:
-                results = [fresh(x) for x in results]
+                results = [of(x) for x in results]
         for effect in self.effects:
             effect.place.set(self.leaf(effect.out, values, results, env))
         out = [self.leaf(o, values, results, env) for o in self.outs]

@@ -32,7 +32,7 @@ from .location import user_location
 from .modes import allow_mutation_on_saved_tensors, enable_grad
 from .program import run_pass
 from .state import State, Swap
-from .tensor import Tensor, fresh
+from .tensor import Tensor, of
 from .trace import Trace
 
 
@@ -112,21 +112,21 @@ def _linearize_traced(
     ]
 
     def pull(cotangents: Sequence[Any]) -> list[Any]:
-        chosen = {
-            positions[k]: ct
-            for k, ct in enumerate(cotangents)
-            if ct is not None and k in positions
-        }
-        order = tuple(sorted(chosen))
+        seed: dict[int, Operand] = {}
+        values: dict[int, Any] = {}
+        for k, ct in enumerate(cotangents):
+            if ct is not None and k in positions:
+                is_number = isinstance(ct, int | float)
+                (seed if is_number else values)[positions[k]] = ct
         params = tuple(numbers[j] for j in wrt)
-        joint = vjp_pass(pure, params, cotangents=order)
+        joint = vjp_pass(pure, params, cotangents=tuple(values), seed=seed)
         stages.setdefault("vjp", joint)
         cts = [
-            outer.operand(outer.as_cotangent(chosen[i], type_of(pure.results[i])))
-            for i in order
+            outer.operand(outer.as_cotangent(ct, type_of(pure.results[i])))
+            for i, ct in values.items()
         ]
         out = inline(outer, joint, [*given, *cts])
-        return [outer.fresh(x) for x in out[len(pure.results) :]]
+        return [outer.of(x) for x in out[len(pure.results) :]]
 
     return Linear(shown, out_tree, pull)
 
@@ -245,7 +245,7 @@ def _linearize_eager(
 
 
 def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
-    return fresh(x.copy(order="K"))
+    return of(x.copy(order="K"))
 
 
 def _private(x: Any, differentiate: bool) -> Any:
@@ -253,11 +253,11 @@ def _private(x: Any, differentiate: bool) -> Any:
     if isinstance(x, Tensor):
         if x.requires_grad:
             return dispatch.apply(OPS["copy" if x.ndim else "positive"], (x,), {})
-        t = fresh(_copied(x._data))
+        t = of(_copied(x._data))
     elif isinstance(x, np.ndarray):
         t = _copy_of(x)
     elif differentiate:
-        t = fresh(x)
+        t = of(x)
     else:
         return x
     if differentiate:
@@ -279,7 +279,7 @@ def _shown(x: Any, inside: bool) -> Any:
 
 def _zeros(x: Tensor) -> Tensor:
     data = np.zeros_like(x._data) if isinstance(x._data, np.ndarray) else 0.0 * x._data
-    return fresh(data)
+    return of(data)
 
 
 def _cotangent(ct: Any, like: Tensor) -> Tensor:
@@ -293,7 +293,7 @@ def _cotangent(ct: Any, like: Tensor) -> Tensor:
             location=user_location(),
             rule="A cotangent has the shape of its result.",
         )
-    return fresh(data)
+    return of(data)
 
 
 # ---------------------------------------------------------------- public transforms
