@@ -1,5 +1,16 @@
 """The op records. Importing this package defines every op."""
 
-from . import control, create, math, reduce, view
+from . import contract, control, create, gather, join, math, reduce, scan, sort, view
 
-__all__ = ["control", "create", "math", "reduce", "view"]
+__all__ = [
+    "contract",
+    "control",
+    "create",
+    "gather",
+    "join",
+    "math",
+    "reduce",
+    "scan",
+    "sort",
+    "view",
+]

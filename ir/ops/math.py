@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..build import Builder
+from ..build import PYTHON_NUMBERS, Builder
 from ..op import ZERO, Kind, Sample, Vjp, Zero, define
 from ..types import BOOL, DType, Type, promote
 from .elementwise import (
@@ -39,7 +39,7 @@ elementwise(
 elementwise(
     np.divide,
     "({0} / {1})",
-    [lambda b, y: b.reciprocal(y), lambda b, y, out: b.negative(b.divide(out, y))],
+    [lambda b, y: b.divide(1, y), lambda b, y, out: b.negative(b.divide(out, y))],
     [REALS, APART],
     kinds="fi",
     cost=4,
@@ -72,16 +72,19 @@ elementwise(
 
 
 def _power_in_base(b: Builder, x: Any, y: Any) -> Any:
-    """Return y * x**(y - 1), with 0 where y is 0."""
-    slope = b.multiply(y, b.power(x, b.subtract(y, 1)))
-    if isinstance(y, int | float):
-        return slope if y != 0 else b.multiply(x, 0)
-    return b.where(b.equal(y, 0), 0.0, slope)
+    """Return y * x**(y - 1), with 0 where y is 0; numbers give cheaper ops."""
+    if type(y) not in PYTHON_NUMBERS:
+        slope = b.multiply(y, b.power(x, b.subtract(y, 1)))
+        return b.where(b.equal(y, 0), 0.0, slope)
+    if y in (0, 1):
+        return y
+    return b.multiply(b.power(x, y - 1) if y != 2 else x, y)
 
 
 def _power_in_exponent(b: Builder, x: Any, out: Any) -> Any:
     """Return log(x) * x**y, with 0 where x is 0."""
-    return b.multiply(out, b.log(b.where(b.equal(x, 0), 1.0, x)))
+    log = b.log(b.where(b.equal(x, 0), 1.0, x))
+    return b.multiply(out, b.cast(log, b.type_of(out)))
 
 
 elementwise(
@@ -211,7 +214,18 @@ elementwise(
 
 
 def _over_square_norm(b: Builder, u: Any, x: Any, y: Any) -> Any:
-    return b.divide(u, b.add(b.square(x), b.square(y)))
+    return b.divide(u, b.add(b.multiply(x, x), b.multiply(y, y)))
+
+
+def _over_norm(b: Builder, u: Any, out: Any) -> Any:
+    """Return u / hypot(x, y), with 0 at the origin, the slope of least norm."""
+    return b.divide(u, b.where(b.equal(out, 0), math.inf, out))
+
+
+def _log_share(b: Builder, power: str, u: Any, out: Any) -> Any:
+    """Return the share of `u` in log(e**x + e**y): 0 where the sum is 0."""
+    safe = b.where(b.equal(out, -math.inf), 0.0, out)
+    return getattr(b, power)(b.subtract(u, safe))
 
 
 elementwise(
@@ -227,7 +241,10 @@ elementwise(
 elementwise(
     np.hypot,
     "hypot({0}, {1})",
-    [lambda b, x, out: b.divide(x, out), lambda b, y, out: b.divide(y, out)],
+    [
+        lambda b, x, out: _over_norm(b, x, out),
+        lambda b, y, out: _over_norm(b, y, out),
+    ],
     [APART, APART],
     cost=20,
 )
@@ -235,8 +252,8 @@ elementwise(
     np.logaddexp,
     "logaddexp({0}, {1})",
     [
-        lambda b, x, out: b.exp(b.subtract(x, out)),
-        lambda b, y, out: b.exp(b.subtract(y, out)),
+        lambda b, x, out: _log_share(b, "exp", x, out),
+        lambda b, y, out: _log_share(b, "exp", y, out),
     ],
     cost=40,
 )
@@ -244,8 +261,8 @@ elementwise(
     np.logaddexp2,
     "logaddexp2({0}, {1})",
     [
-        lambda b, x, out: b.exp2(b.subtract(x, out)),
-        lambda b, y, out: b.exp2(b.subtract(y, out)),
+        lambda b, x, out: _log_share(b, "exp2", x, out),
+        lambda b, y, out: _log_share(b, "exp2", y, out),
     ],
     cost=40,
 )
@@ -261,10 +278,7 @@ elementwise(
 elementwise(
     np.copysign,
     "copysign({0}, {1})",
-    [
-        lambda b, x, y: b.multiply(b.sign(x), b.copysign(1.0, y)),
-        ZERO,
-    ],
+    [lambda b, x, out: b.multiply(b.sign(x), b.sign(out)), ZERO],
     [APART, APART],
 )
 
@@ -278,36 +292,31 @@ for _ufunc in (np.floor, np.ceil, np.trunc, np.rint):
 # ---------------------------------------------------------------- extrema and choice
 
 
-def _wins(beats: str) -> Any:
-    """Return the share of `x` in an extremum of two: 1, 0, or 1/2 at a tie."""
+def _extremum(ufunc: np.ufunc, loses: str, ignores_nan: bool) -> None:
+    """Define an extremum of two: the winner gets the cotangent, a tie gives halves."""
 
-    def share(b: Builder, x: Any, y: Any) -> Any:
-        half = b.where(b.equal(x, y), 0.5, 0.0)
-        return b.where(getattr(b, beats)(x, y), 1.0, half)
+    def share(b: Builder, ct: Any, x: Any, y: Any) -> Any:
+        lost = getattr(b, loses)(x, y)
+        if ignores_nan:
+            lost = b.logical_or(lost, b.isnan(x))
+        won = b.where(b.equal(x, y), b.multiply(ct, 0.5), ct)
+        return b.unbroadcast(b.where(lost, 0.0, won), x)
 
-    return share
-
-
-def _second(share: Any) -> Any:
-    def swapped(b: Builder, x: Any, y: Any) -> Any:
-        return share(b, y, x)
-
-    return swapped
-
-
-for _ufunc, _beats in (
-    (np.maximum, "greater"),
-    (np.fmax, "greater"),
-    (np.minimum, "less"),
-    (np.fmin, "less"),
-):
-    _share = _wins(_beats)
     elementwise(
-        _ufunc,
-        _ufunc.__name__ + "({0}, {1})",
-        [_share, _second(_share)],
+        ufunc,
+        ufunc.__name__ + "({0}, {1})",
+        [
+            Vjp(lambda b, ct, out, x, y: share(b, ct, x, y), ("x", "y")),
+            Vjp(lambda b, ct, out, x, y: share(b, ct, y, x), ("x", "y")),
+        ],
         kinds="fi",
     )
+
+
+_extremum(np.maximum, "less", ignores_nan=False)
+_extremum(np.minimum, "greater", ignores_nan=False)
+_extremum(np.fmax, "less", ignores_nan=True)
+_extremum(np.fmin, "greater", ignores_nan=True)
 
 elementwise(np.heaviside, "heaviside({0}, {1})", [ROUNDING, ROUNDING], [APART, REALS])
 

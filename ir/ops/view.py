@@ -148,7 +148,11 @@ def _twin(
         operands=("x", "new", *indices),
         infer=infer,
         eager=run,
-        derivatives=(Vjp(in_base, indices), Vjp(in_new, indices), *index_rules),
+        derivatives=(
+            Vjp(in_base, () if accumulates else indices),
+            Vjp(in_new, indices),
+            *index_rules,
+        ),
         lower=None,
         samples=twin_samples,
         of=name,
