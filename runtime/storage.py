@@ -25,14 +25,20 @@ class Storage:
     saved as a copy.
     """
 
-    __slots__ = ("_keepers", "_limit", "last_write", "shared", "version")
+    __slots__ = ("_keepers", "_limit", "epoch", "last_write", "shared", "version")
 
     def __init__(self, *, shared: bool = False) -> None:
         self.version = 0
+        self.epoch = 0  # bumped whenever views must look at their base again
         self.shared = shared
         self.last_write: object = None  # where; known only if something was saved
         self._keepers: list[weakref.ref[Keeper]] | None = None
         self._limit = 8
+
+    def wrote(self) -> None:
+        """Count a write."""
+        self.version += 1
+        self.epoch += 1
 
     @property
     def has_keepers(self) -> bool:

@@ -48,6 +48,9 @@ class Trace(Protocol):
     def convert_to_python(self, t: Any, kind: str) -> Any:
         """Return a Python value for `t`, or raise; `kind` says what asked."""
 
+    def detach(self, t: Any) -> Any:
+        """Return `t` without its derivative."""
+
 
 _ACTIVE: ContextVar[Trace | None] = ContextVar("retrograde_trace", default=None)
 
@@ -102,7 +105,7 @@ def run(
         if not isinstance(viewed, tensor):
             return _view_of_plain(data[op.views], out)
         if viewed._storage is not None and shares(out, viewed._data):
-            return tape.make_view(op, viewed, out, data, operands, attrs)
+            return tape.make_view(op, viewed, out, data, attrs)
     result = tensor(out, Storage() if isinstance(out, np.ndarray) else None)
     if STATE.grad:
         tape.record_op(op, operands, data, attrs, result, overwritten)
@@ -175,20 +178,21 @@ def write(target: Any, new: Any, *, kind: Casting = "same_kind") -> None:
     trace = trace_of((target, new))
     if trace is not None:
         trace.write(target, _cast_for(target.type, new, kind))
-        return
+    else:
+        _write(target, new, kind, None)
+
+
+def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
+    """Write at once; `result` is `new` where it was computed for this write."""
     data = target._data
     value = new._data if isinstance(new, _tensor.Tensor) else new
     if not isinstance(data, np.ndarray):
-        raise MutationError(
-            f"write: {target.type} is a scalar and cannot be changed in place",
-            location=user_location(),
-            rule="NumPy scalars and Python numbers are immutable",
-            hint="make a 0-d array: rg.tensor(x)",
-        )
-    _check_casting(type_of_array(data), _value_type(value), kind)
-    rebase = tape.prepare_write(target, new)
+        raise _immutable(target)
+    if kind != "unsafe" and getattr(value, "dtype", None) != data.dtype:
+        _check_casting(type_of_array(data), _value_type(value), kind)
+    plan = tape.prepare_write(target, new)
     storage = target._storage
-    if STATE.copy_on_write or storage.shared:
+    if STATE.copy_on_write:
         storage.release_keepers()
     try:
         np.copyto(data, value, casting="unsafe")
@@ -198,29 +202,48 @@ def write(target: Any, new: Any, *, kind: Casting = "same_kind") -> None:
                 f"write: {target.type} is read-only", location=user_location()
             ) from None
         raise located(error, "write", (data, value)) from None
-    storage.version += 1
+    storage.wrote()
     if storage.has_keepers:
         storage.last_write = user_location()
-    if rebase:
-        tape.rebase(target, new)
+    if plan is not None:
+        tape.rebase(target, plan, result)
 
 
 def update(op: Op, target: Any, *others: Any, **attrs: Any) -> None:
-    """Set `target` to `op(target, *others)` in place."""
-    operands = (target, *others)
-    trace = trace_of(operands)
+    """Set `target` to `op(target, *others)` in place, as `target += x` does."""
+    apply_into(op, (target, *others), attrs, target)
+
+
+def apply_into(
+    op: Op, operands: Sequence[Any], attrs: Mapping[str, Any], target: Any
+) -> None:
+    """Write the result of an op into `target`, which may be one of the operands."""
+    trace = trace_of((*operands, target))
     if trace is not None:
-        write(target, trace.apply(op, operands, attrs))
+        new = trace.apply(op, operands, attrs)
+        trace.write(target, _cast_for(target.type, new, "same_kind"))
         return
+    if not isinstance(target._data, np.ndarray):
+        raise _immutable(target)
     new = run(op, operands, attrs, target._storage)
-    if new.shape != target.shape:
+    have, want = new.shape, target._data.shape
+    if have != want and np.broadcast_shapes(have, want) != want:
         raise ShapeError(
             f"{op.name}: {target.type} cannot take a result {new.type} in place",
             location=user_location(),
-            rule=f"non-broadcastable output operand with shape {target.shape} "
-            f"doesn't match the broadcast shape {new.shape}",
+            rule=f"non-broadcastable output operand: output with shape {list(want)} "
+            f"doesn't match the broadcast shape {list(have)}",
         )
-    write(target, new)
+    _write(target, new, "same_kind", new)
+
+
+def _immutable(target: Any) -> MutationError:
+    return MutationError(
+        f"write: {target.type} is a scalar and cannot be changed in place",
+        location=user_location(),
+        rule="NumPy scalars and Python numbers are immutable",
+        hint="make a 0-d array: rg.tensor(x)",
+    )
 
 
 def _value_type(value: Any) -> Type:

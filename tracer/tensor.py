@@ -16,17 +16,17 @@ import numpy as np
 
 from ..ir import ops  # noqa: F401 - defines the ops
 from ..ir.dims import Expr
-from ..ir.errors import GradientBreakError, UnsupportedError
+from ..ir.errors import GradientBreakError, GradientError, ShapeError, UnsupportedError
 from ..ir.func import type_of
 from ..ir.op import OPS, Op
 from ..ir.types import DType, Type, type_of_array
 from ..runtime.storage import Storage
-from . import dispatch
+from . import dispatch, tape
 from .location import user_location
 from .modes import STATE
 
 if TYPE_CHECKING:
-    from .tape import AccumulateGrad, Node, ViewStep  # type: ignore
+    from .tape import AccumulateGrad, Node, ViewStep
 
 Array = np.ndarray[Any, Any]
 
@@ -162,16 +162,6 @@ class Tensor:
         t._value = value
         return t
 
-    @property
-    def requires_grad(self) -> bool:
-        """Whether operations on this are recorded."""
-        return self._leaf or self._node is not None
-
-    @property
-    def grad_fn(self) -> Node | None:
-        """The node that computed this, or None."""
-        return self._node
-
     # What it is -------------------------------------------------------------------
 
     @property
@@ -214,14 +204,18 @@ class Tensor:
     def __repr__(self) -> str:
         if self._trace is not None:
             return f"Tensor({self._value!r})"
-        text = repr(self._data)
-        for prefix in ("array", "np.float64", "np.int64"):
-            text = text.removeprefix(prefix + "(") if text.startswith(prefix) else text
-        body = text.removesuffix(")") if text != repr(self._data) else text
+        data = self._data
+        body = repr(data)
+        if isinstance(data, np.ndarray):
+            body = np.array2string(data, separator=", ", prefix="tensor(")
+            if data.dtype not in (np.float64, np.int64, np.bool_):
+                body += f", dtype={data.dtype}"
+        elif isinstance(data, np.generic):
+            body = f"np.{data.dtype}({data})"
         node = self.grad_fn
         if node is not None:
-            return f"tensor({body}, grad_fn=<{type(node).__name__}>)"
-        return f"tensor({body}{', requires_grad=True' if self.requires_grad else ''})"
+            return f"tensor({body}, grad_fn=<{node.name()}>)"
+        return f"tensor({body}{', requires_grad=True' if self._leaf else ''})"
 
     __hash__ = object.__hash__
 
@@ -388,6 +382,331 @@ class Tensor:
             self._storage.share()
         return data
 
+    # Autograd ---------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this are recorded."""
+        if self._trace is not None:
+            return False
+        if self._base is not None:
+            return tape.edge_of(self) is not None
+        return self._leaf or self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Make this a leaf whose gradient is wanted, or a constant; returns self."""
+        edge = tape.edge_of(self)
+        if self._node is not None:
+            if not requires_grad:
+                raise GradientError(
+                    "you can only change requires_grad flags of leaf variables.",
+                    location=user_location(),
+                    hint="use .detach() for a tensor without gradient",
+                )
+            return self
+        if requires_grad and not tape.is_inexact(self._data):
+            raise GradientError(
+                "only Tensors of floating point dtype can require gradients",
+                location=user_location(),
+                rule=f"this is {self.type}",
+            )
+        if requires_grad != (edge is not None):
+            self._leaf = requires_grad
+            if self._base is None and self._storage is not None:
+                self._storage.epoch += 1  # views made before now have a gradient
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation computed this."""
+        return self.grad_fn is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that computed this, or None."""
+        if self._base is not None:
+            tape.edge_of(self)
+        return self._node
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of `grad_fn` this is."""
+        return self._nr
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that `backward` has added up so far."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None and value.shape != self.shape:
+            raise ShapeError(
+                f"attempting to assign a gradient of size '{list(value.shape)}' to a "
+                f"tensor of size '{list(self.shape)}'.",
+                location=user_location(),
+            )
+        self._grad = value
+
+    @property
+    def _version(self) -> int:
+        return 0 if self._storage is None else self._storage.version
+
+    def _is_view(self) -> bool:
+        return self._base is not None
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Add the gradients of this to the `.grad` of the leaves it depends on."""
+        _part("autograd").backward(
+            (self,), (gradient,), retain_graph, create_graph, inputs
+        )
+
+    def retain_grad(self) -> None:
+        """Have `backward` store the gradient of this tensor, though it is no leaf."""
+        edge = tape.edge_of(self)
+        if edge is None:
+            raise GradientError(
+                "can't retain_grad on Tensor that has requires_grad=False",
+                location=user_location(),
+            )
+        if self._node is not None:
+            tape.retain(*edge, self)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether `retain_grad` was called on this tensor."""
+        node = self.grad_fn
+        ref = None if node is None else (node.retains or {}).get(self._nr)
+        return ref is not None and ref() is self
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> Any:
+        """Call `hook` with the gradient of this; its result replaces the gradient."""
+        return _part("autograd").register_hook(self, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> Any:
+        """Call `hook(t)` after the gradient of this leaf was added to `.grad`."""
+        return _part("autograd").register_post_accumulate_grad_hook(self, hook)
+
+    def detach(self) -> Tensor:
+        """Return a tensor over the same memory that has no gradient."""
+        if self._trace is not None:
+            result: Tensor = self._trace.detach(self)
+            return result
+        return Tensor(self._data, self._storage)
+
+    def detach_(self) -> Tensor:
+        """Cut this tensor off its graph, in place."""
+        if self._base is not None:
+            raise GradientError(
+                "Can't detach views in-place. Use detach() instead.",
+                location=user_location(),
+            )
+        self._node, self._nr, self._leaf = None, 0, False
+        if self._storage is not None:
+            self._storage.epoch += 1
+        return self
+
+    # Copies and NumPy's methods ---------------------------------------------------
+
+    def copy(self, order: str = "C") -> Tensor:
+        """Return a copy in fresh memory; its gradient goes through."""
+        result: Tensor = self._applied("copy")
+        return result
+
+    def clone(self) -> Tensor:
+        """Return a copy in fresh memory; its gradient goes through."""
+        return self.copy()
+
+    def contiguous(self) -> Tensor:
+        """Return this, or a copy if the memory is not in C order."""
+        data = self._data
+        if isinstance(data, np.ndarray) and not data.flags.c_contiguous:
+            return (
+                of(np.ascontiguousarray(data))
+                if not self.requires_grad
+                else (self._applied("copy"))
+            )
+        return self
+
+    def _applied(self, name: str, *operands: Any, **attrs: Any) -> Any:
+        return dispatch.apply(OPS[name], (self, *operands), attrs)
+
+    def __copy__(self) -> Tensor:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if not self.is_leaf:
+            raise GradientError(
+                "Only Tensors created explicitly by the user (graph leaves) support "
+                "the deepcopy protocol at the moment.",
+                location=user_location(),
+            )
+        result = of(np.array(self._data)) if self._storage else Tensor(self._data)
+        result._leaf = self._leaf
+        memo[id(self)] = result
+        return result
+
+    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+        """Return this converted to a dtype."""
+        dtype = np.dtype(dtype)
+        if not copy and dtype == self.dtype:
+            return self
+        result: Tensor = self._applied("astype", dtype=dtype)
+        return result
+
+    def reshape(self, *shape: Any, order: str = "C") -> Any:
+        """Return this with another shape: a view where memory allows."""
+        if len(shape) == 1:
+            (shape,) = shape
+        return _part("functions").FUNCTIONS[np.reshape](self, shape, order=order)
+
+    def transpose(self, *axes: Any) -> Any:
+        """Return a view with the axes reordered."""
+        if len(axes) == 1 and not isinstance(axes[0], int):
+            (axes,) = axes
+        return _part("functions").FUNCTIONS[np.transpose](self, axes or None)
+
+    @property
+    def T(self) -> Any:
+        """A view with the axes reversed."""
+        return self.transpose()
+
+    @property
+    def mT(self) -> Any:
+        """A view with the last two axes swapped."""
+        return _part("functions").FUNCTIONS[np.matrix_transpose](self)
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        if self.dtype.kind != "c":
+            return self
+        return _part("functions").FUNCTIONS[np.real](self)
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part."""
+        return _part("functions").FUNCTIONS[np.imag](self)
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return int(self.size * self.dtype.itemsize)
+
+    @property
+    def itemsize(self) -> int:
+        """The size of one element in bytes."""
+        return self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The strides in bytes; only eager tensors have them."""
+        return tuple(np.asarray(self._python("strides", breaks=False)).strides)
+
+    def flatten(self, order: str = "C") -> Any:
+        """Return a 1-D copy."""
+        return _part("functions").FUNCTIONS[np.ravel](self, order=order).copy()
+
+    def fill(self, value: Any) -> None:
+        """Write one value into every element."""
+        dispatch.write(self, value, kind="unsafe")
+
+    def fill_(self, value: Any) -> Tensor:
+        """Write one value into every element; returns self."""
+        dispatch.write(self, value, kind="unsafe")
+        return self
+
+    def zero_(self) -> Tensor:
+        """Write zeros; returns self."""
+        return self.fill_(0)
+
+    def copy_(self, source: Any) -> Tensor:
+        """Write another tensor, converted and broadcast; returns self."""
+        source = as_tensor(source)
+        if len(source.shape) > len(self.shape):
+            raise ShapeError(
+                f"output with shape {list(self.shape)} doesn't match the broadcast "
+                f"shape {list(source.shape)}",
+                location=user_location(),
+            )
+        dispatch.write(self, source, kind="unsafe")
+        return self
+
+    def masked_fill_(self, mask: Any, value: Any) -> Tensor:
+        """Write a 0-d value where the mask is true; returns self."""
+        value = as_tensor(value)
+        if value.shape:
+            raise ShapeError(
+                "masked_fill_ only supports a 0-dimensional value tensor, but got "
+                f"tensor with {value.ndim} dimension(s).",
+                location=user_location(),
+            )
+        new = dispatch.apply(OPS["where"], (mask, value, self))
+        dispatch.write(self, new)
+        return self
+
+    def sort(self, axis: int = -1) -> None:
+        """Sort in place along an axis."""
+        dispatch.write(self, _part("functions").FUNCTIONS[np.sort](self, axis))
+
+
+def _in_place(name: str) -> Callable[..., Tensor]:
+    def method(self: Tensor, *others: Any) -> Tensor:
+        dispatch.update(OPS[name], self, *others)
+        return self
+
+    method.__name__ = name
+    method.__doc__ = f"Set this to `{name}` of itself, in place; returns self."
+    return method
+
+
+_IN_PLACE = {
+    "abs_": "absolute",
+    "add_": "add",
+    "ceil_": "ceil",
+    "cos_": "cos",
+    "cosh_": "cosh",
+    "div_": "divide",
+    "exp_": "exp",
+    "expm1_": "expm1",
+    "floor_": "floor",
+    "log1p_": "log1p",
+    "log_": "log",
+    "maximum_": "maximum",
+    "minimum_": "minimum",
+    "mul_": "multiply",
+    "neg_": "negative",
+    "pow_": "power",
+    "reciprocal_": "reciprocal",
+    "remainder_": "remainder",
+    "round_": "rint",
+    "sin_": "sin",
+    "sinh_": "sinh",
+    "sqrt_": "sqrt",
+    "square_": "square",
+    "sub_": "subtract",
+    "tan_": "tan",
+    "tanh_": "tanh",
+    "trunc_": "trunc",
+}
+for _method, _op in _IN_PLACE.items():
+    setattr(Tensor, _method, _in_place(_op))
+
+
+def of(data: Any) -> Tensor:
+    """Return a tensor over data that nobody else writes: its memory is taken over."""
+    return Tensor(data, Storage() if isinstance(data, np.ndarray) else None)
+
 
 def wrap(data: Any) -> Tensor:
     """Return a tensor over `data` without copying; the memory stays the caller's."""
@@ -395,11 +714,31 @@ def wrap(data: Any) -> Tensor:
     return Tensor(data, Storage(shared=True) if is_array else None)
 
 
+def as_tensor(x: Any) -> Tensor:
+    """Return `x` if it is a tensor, else a tensor over its data."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, np.ndarray | np.generic | int | float | complex):
+        return wrap(x)
+    return wrap(np.asarray(x))
+
+
+def from_numpy(array: Array) -> Tensor:
+    """Return a tensor over the memory of an array: writes are seen on both sides.
+
+    >>> a = np.zeros(2)
+    >>> from_numpy(a).fill(1.0)
+    >>> a
+    array([1., 1.])
+    """
+    return wrap(array)
+
+
 def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     """Return a tensor with a copy of `data`.
 
-    >>> tensor([1.0, 2.0])
-    tensor([1., 2.])
+    >>> tensor([1.0, 2.0], requires_grad=True)
+    tensor([1., 2.], requires_grad=True)
     """
-    t = Tensor(np.array(data, dtype=dtype), Storage())
-    return t
+    t = of(np.array(data._data if isinstance(data, Tensor) else data, dtype=dtype))
+    return t.requires_grad_() if requires_grad else t
