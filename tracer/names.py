@@ -5,35 +5,42 @@ These strings are what programs and people see in `grad_fn`; nothing depends on 
 
 from __future__ import annotations
 
-TORCH_NAMES = {
-    "absolute": "Abs",
-    "arccos": "Acos",
-    "arccosh": "Acosh",
-    "arcsin": "Asin",
-    "arcsinh": "Asinh",
-    "arctan": "Atan",
-    "arctan2": "Atan2",
-    "arctanh": "Atanh",
-    "astype": "ToCopy",
-    "broadcast_to": "Expand",
-    "concatenate": "Cat",
-    "copy": "Clone",
-    "divide": "Div",
-    "expand_dims": "Unsqueeze",
-    "gather": "Index",
-    "gather_scatter": "IndexPut",
-    "gather_scatter_add": "IndexPut",
-    "mask_scatter": "IndexPut",
-    "mask_select": "Index",
-    "multiply": "Mul",
-    "negative": "Neg",
-    "power": "Pow",
-    "reshape": "View",
-    "rint": "Round",
-    "square": "Pow",
-    "subtract": "Sub",
-    "transpose": "Permute",
+STEMS: dict[str, tuple[str, ...]] = {
+    "Abs": ("absolute",),
+    "Acos": ("arccos",),
+    "Acosh": ("arccosh",),
+    "Asin": ("arcsin",),
+    "Asinh": ("arcsinh",),
+    "Atan": ("arctan",),
+    "Atan2": ("arctan2",),
+    "Atanh": ("arctanh",),
+    "Cat": ("concatenate",),
+    "Clone": ("copy",),
+    "Div": ("divide",),
+    "Expand": ("broadcast_to",),
+    "Index": (
+        "gather",
+        "mask_select",
+    ),
+    "IndexPut": (
+        "gather_scatter",
+        "gather_scatter_add",
+        "mask_scatter",
+    ),
+    "Mul": ("multiply",),
+    "Neg": ("negative",),
+    "Permute": ("transpose",),
+    "Pow": (
+        "power",
+        "square",
+    ),
+    "Round": ("rint",),
+    "Sub": ("subtract",),
+    "ToCopy": ("astype",),
+    "Unsqueeze": ("expand_dims",),
+    "View": ("reshape",),
 }
+TORCH_NAMES = {op: stem for stem, ops in STEMS.items() for op in ops}
 
 
 def node_name(op_name: str) -> str:
