@@ -42,6 +42,7 @@ from .record import run_recorded
 from .state import MISSING, Place, State, Swap
 from .tensor import Tensor, of
 from .trace import Trace
+from .values import transforming
 
 LOCK = threading.RLock()
 
@@ -247,7 +248,7 @@ class Compiled:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn, updated=())
         if not _is_plain(fn):
             del self.__wrapped__
         self._specialisations: dict[Hashable, list[Specialisation]] = {}
@@ -287,7 +288,7 @@ class Compiled:
         """Run the function itself: NumPy's meaning for arguments that overlap."""
         leaves, _ = flatten_tree((tuple(args), dict(kwargs)))
         if any(isinstance(x, Tensor) for x in leaves):
-            with operators(EagerOperators()):
+            with operators(EagerOperators()), transforming():
                 return convert(self.fn)(*args, **kwargs)
         return self.fn(*args, **kwargs)
 

@@ -39,11 +39,12 @@ class Program:
 
     def optimised(self) -> Func:
         """Return the Func that code is generated from."""
-        if "reinplace" not in self.stages:
-            f = self.func
-            for name in (*OPTIMISE, *LOWER):
-                f = self.stages[name] = run_pass(f, name)
-        return self.stages["reinplace"]
+        f = self.func
+        for name in (*OPTIMISE, *LOWER):
+            if name not in self.stages:
+                self.stages[name] = run_pass(f, name)
+            f = self.stages[name]
+        return f
 
     @property
     def kernel(self) -> Any:

@@ -300,7 +300,7 @@ class Trace:
         self.builder.loc = user_location()
         base = None
         if op.views is not None:
-            xs, base = self._viewed(op, xs, attrs)
+            xs, base = self.viewed(op, xs, attrs)
         with dims.deciding(self.assumptions):
             xs = tuple(self._resolved(x) for x in xs)
             out = self.builder.apply(op, xs, attrs, base=base)
@@ -320,7 +320,7 @@ class Trace:
             x.type = x.type.substitute(self.assumptions.equal)
         return x
 
-    def _viewed(
+    def viewed(
         self, op: Op, xs: tuple[Operand, ...], attrs: Mapping[str, Any]
     ) -> tuple[tuple[Operand, ...], Value]:
         """Return operands and base of a view; a literal or a copy gets memory first."""

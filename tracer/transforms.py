@@ -34,6 +34,7 @@ from .program import run_pass
 from .state import State, Swap
 from .tensor import Tensor, of
 from .trace import Trace
+from .values import transforming
 
 
 @dataclass(slots=True)
@@ -126,7 +127,7 @@ def _linearize_traced(
             for i, ct in values.items()
         ]
         out = inline(outer, joint, [*given, *cts])
-        return [outer.of(x) for x in out[len(pure.results) :]]
+        return [outer.fresh(x) for x in out[len(pure.results) :]]
 
     return Linear(shown, out_tree, pull)
 
@@ -155,14 +156,16 @@ class _Inliner(Copier):
     def node(self, n: Node) -> Node:
         new = super().node(n)
         if n.op.views is not None:
-            viewed = new.operands[n.op.views]
-            assert isinstance(viewed, Value)
+            new.operands, base = self.trace.viewed(n.op, new.operands, new.attrs)
             for v in new.results:
-                v.base = viewed
+                v.base = base
         return new
 
 
 # ---------------------------------------------------------------- eager
+
+
+COPY, POSITIVE = OPS["copy"], OPS["positive"]
 
 
 class _Depth:
@@ -192,7 +195,8 @@ def _linearize_eager(
     create_graph = DEPTH.value > 0 or any(
         isinstance(x, Tensor) and x.requires_grad for x in leaves
     )
-    private = [_private(x, j in wrt) for j, x in enumerate(leaves)]
+    inputs = {j: _input(leaves[j]) for j in wrt}
+    private = [_private(inputs.get(j, x)) for j, x in enumerate(leaves)]
     args, kwargs = unflatten_tree(tree, private)
     state = State()
     state.search(fn)
@@ -203,6 +207,7 @@ def _linearize_eager(
         stack.enter_context(enable_grad())
         stack.enter_context(allow_mutation_on_saved_tensors())
         stack.enter_context(operators(EagerOperators()))
+        stack.enter_context(transforming())
         try:
             for place, x in state.inputs:
                 if isinstance(x, np.ndarray):
@@ -212,7 +217,6 @@ def _linearize_eager(
         finally:
             changed = swap.restore()
     outs, out_tree = flatten_tree(out)
-    inputs = [private[j] for j in wrt]
 
     def pull(cotangents: Sequence[Any]) -> list[Any]:
         pairs = [
@@ -220,11 +224,12 @@ def _linearize_eager(
             for x, ct in zip(outs, cotangents, strict=True)
             if ct is not None and isinstance(x, Tensor) and x.requires_grad
         ]
-        if not pairs or not inputs:
-            return [_shown(_zeros(x), inside) for x in inputs]
+        points = [inputs[j] for j in wrt]
+        if not pairs or not points:
+            return [_shown(_zeros(x), inside) for x in points]
         grads = autograd.grad(
             [x for x, _ in pairs],
-            inputs,
+            points,
             [_cotangent(ct, x) for x, ct in pairs],
             retain_graph=True,
             create_graph=create_graph,
@@ -248,25 +253,20 @@ def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
     return of(x.copy(order="K"))
 
 
-def _private(x: Any, differentiate: bool) -> Any:
-    """Return a private copy of an argument leaf, connected to an outer graph."""
+def _input(x: Any) -> Tensor:
+    """Return what is differentiated in: a leaf, or a value of an outer graph."""
+    if isinstance(x, Tensor) and x.requires_grad:
+        return dispatch.apply(POSITIVE, (x,), {})  # type: ignore[no-any-return]
+    return of(x._data if isinstance(x, Tensor) else x).requires_grad_()
+
+
+def _private(x: Any) -> Any:
+    """Return a private copy of an argument leaf, which the function may write."""
+    if isinstance(x, np.ndarray):
+        return _copy_of(x)
     if isinstance(x, Tensor):
-        if x.requires_grad:
-            return dispatch.apply(OPS["copy" if x.ndim else "positive"], (x,), {})
-        t = of(_copied(x._data))
-    elif isinstance(x, np.ndarray):
-        t = _copy_of(x)
-    elif differentiate:
-        t = of(x)
-    else:
-        return x
-    if differentiate:
-        t.requires_grad_()
-    return t
-
-
-def _copied(x: Any) -> Any:
-    return x.copy(order="K") if isinstance(x, np.ndarray) else x
+        return dispatch.apply(COPY if x.type.shape or not x.type.scalar else POSITIVE, (x,))
+    return x
 
 
 def _shown(x: Any, inside: bool) -> Any:
