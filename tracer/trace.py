@@ -29,7 +29,7 @@ from ..ir.func import (
 )
 from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
-from ..ir.types import Type, type_of_array
+from ..ir.types import Type, same_shape, type_of_array
 from .assume import Assumptions, TraceInt
 from .location import user_location
 from .modes import STATE
@@ -262,7 +262,9 @@ class Trace:
         operand = self.operand(ct)
         have = self.operand_type(operand)
         want = like.substitute(self.assumptions.equal)
-        if not have.shape and want.shape:
+        with dims.deciding(self.assumptions):
+            fits = same_shape(have.shape, want.shape)
+        if not fits:
             raise GradientError(
                 f"a cotangent {have} for a result {want}",
                 location=user_location(),

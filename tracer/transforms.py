@@ -82,7 +82,7 @@ def _linearize_traced(
     traced: list[Any] = []
     for j, x in enumerate(leaves):
         if is_array_like(x) or (isinstance(x, float | np.generic) and j in wrt):
-            operand = outer.operand(x)
+            operand = outer.operand(outer.fresh(outer.operand(x)))
             numbers[j] = len(given)
             given.append(operand)
             traced.append(inner.parameter(outer.operand_type(operand), f"x{j}"))
@@ -101,12 +101,14 @@ def _linearize_traced(
     stages = outer.root().stages
     stages.setdefault("capture", traced_func)
     stages.setdefault("functionalize", pure)
-    for v in inner.params[len(given) :]:
-        given.append(outer.operand(inner.origins[v]))
+    targets = [inner.origins[v] for v in inner.params[len(given) :]]
+    # Copies: what is read stays as it is now, whatever is written later.
+    given += [outer.operand(outer.fresh(outer.operand(x))) for x in targets]
     values = inline(outer, pure, given)
     for i, j in pure.updates:
         if j >= len(numbers):  # captured: written once, after value and gradients
-            outer.write(outer.tensor(given[j]), outer.tensor(values[i]))
+            target = outer.operand(targets[j - len(numbers)])
+            outer.write(outer.tensor(target), outer.tensor(values[i]))
     shown = [
         outer.fresh(values[positions[k]]) if k in positions else x
         for k, x in enumerate(outs)

@@ -223,12 +223,12 @@ def test_hessian_vector_product(mode):
 
 def test_integer_arguments_have_no_gradient(mode):
     f = mode(lambda n, x: (n * x).sum())
-    with pytest.raises(DTypeError, match=r"argument 0 of .* is i64\[3\]"):
+    with pytest.raises(DTypeError, match=r"argument 0 of .* is i64\[[3n]\]"):
         rg.grad(f)(np.arange(3), np.ones(3))
 
 
 def test_the_result_must_be_a_scalar(mode):
-    with pytest.raises(GradientError, match=r"must be one real number, not f64\[5\]"):
+    with pytest.raises(GradientError, match=r"must be one real number, not f64\[[5n]\]"):
         rg.grad(mode(lambda x: x * 2))(vector())
 
 
