@@ -15,7 +15,12 @@ import numpy as np
 from ..ir import dims
 from ..ir.build import IRBuilder
 from ..ir.dims import Dim, Expr, Facts, Symbol
-from ..ir.errors import GradientBreakError, GradientError, UnsupportedError
+from ..ir.errors import (
+    GradientBreakError,
+    GradientError,
+    ShapeError,
+    UnsupportedError,
+)
 from ..ir.func import (
     Block,
     Func,
@@ -29,7 +34,7 @@ from ..ir.func import (
 )
 from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
-from ..ir.types import Type, same_shape, type_of_array
+from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
 from .assume import Assumptions, TraceInt
 from .location import user_location
 from .modes import STATE
@@ -350,6 +355,7 @@ class Trace:
         if not STATE.grad and isinstance(new, Tensor):
             new = self.apply(DETACH, (new,), {})
         x = self.operand(new)
+        self._check_fits(where, x)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
         )
@@ -357,6 +363,18 @@ class Trace:
         while root.base is not None:
             root = root.base
         self.written.add(root)
+
+    def _check_fits(self, target: Value, new: Operand) -> None:
+        """Raise where a value does not broadcast into what it is written to."""
+        want, have = self.operand_type(target), self.operand_type(new)
+        with dims.deciding(self.assumptions):
+            shape = broadcast_shapes(want.shape, have.shape)
+            if not same_shape(shape, want.shape):
+                raise ShapeError(
+                    f"write: {have} does not fit its target {want}",
+                    location=user_location(),
+                    rule="What is written broadcasts to the target, never the target.",
+                )
 
     def convert_to_python(self, t: Tensor, kind: str) -> Any:
         """Refuse to turn a traced value into a Python object."""

@@ -98,6 +98,7 @@ def _linearize_traced(
             results.append(inner.operand(x))
     traced_func = inner.finish(results)
     pure = run_pass(traced_func, "functionalize")
+    inexact = {k: type_of(pure.results[i]).is_inexact for k, i in positions.items()}
     stages = outer.root().stages
     stages.setdefault("capture", traced_func)
     stages.setdefault("functionalize", pure)
@@ -118,7 +119,7 @@ def _linearize_traced(
         seed: dict[int, Operand] = {}
         values: dict[int, Any] = {}
         for k, ct in enumerate(cotangents):
-            if ct is not None and k in positions:
+            if ct is not None and k in positions and inexact[k]:
                 is_number = isinstance(ct, int | float)
                 (seed if is_number else values)[positions[k]] = ct
         params = tuple(numbers[j] for j in wrt)
