@@ -84,7 +84,7 @@ def _operand(x: Any) -> Any:
     if isinstance(x, Tensor | int | float | complex | np.ndarray | np.generic | SymInt):
         return x
     if isinstance(x, list | tuple):
-        return _part("functions").FUNCTIONS[np.asarray](x)
+        return _part("functions.core").asarray(x)
     return NotImplemented
 
 
