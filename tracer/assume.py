@@ -67,6 +67,12 @@ class Assumptions:
             return True
         if self.facts.differ(a, b):
             return False
+        if self._assume_count(a, b):
+            return True
+        return self.equals(a, b)
+
+    def equals(self, a: Dim, b: Dim) -> bool:
+        """Tell whether two dims are equal in this call, and make that a guard."""
         gap = self.value(dims.add(a, dims.mul(b, -1)))
         if gap == 0:
             self.assume_equal(a, b)
@@ -74,6 +80,19 @@ class Assumptions:
             larger, smaller = (a, b) if gap > 0 else (b, a)
             self.assume(dims.add(dims.add(larger, dims.mul(smaller, -1)), -1))
         return gap == 0
+
+    def _assume_count(self, a: Dim, b: Dim) -> bool:
+        """Let a count that is computed from data be what its use needs.
+
+        The op that computes it checks it when the program runs.
+        """
+        for count, other in ((a, b), (b, a)):
+            s = dims.as_symbol(count)
+            if s is None or s in self.hints or s in dims.symbols_of(other):
+                continue
+            self.substitute(s, other)
+            return True
+        return False
 
     def at_least(self, a: Dim, b: Dim) -> bool:
         gap = self.resolve(dims.add(a, dims.mul(b, -1)))
@@ -241,7 +260,11 @@ class TraceInt(SymInt):
         d = dim_of(other)
         if d is None:
             return NotImplemented
-        return bool(self.trace.assumptions.same(self.dim, d))
+        a, b = (self.trace.assumptions.resolve(x) for x in (self.dim, d))
+        facts = self.trace.assumptions.facts
+        if a == b or facts.differ(a, b):
+            return bool(a == b)
+        return bool(self.trace.assumptions.equals(a, b))
 
     def __ne__(self, other: object) -> bool:
         out = self.__eq__(other)

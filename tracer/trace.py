@@ -364,6 +364,10 @@ class Trace:
             root = root.base
         self.written.add(root)
 
+    def detach(self, t: Tensor) -> Tensor:
+        """Return the same values without a derivative."""
+        return self.apply(DETACH, (t,), {})  # type: ignore[no-any-return]
+
     def _check_fits(self, target: Value, new: Operand) -> None:
         """Raise where a value does not broadcast into what it is written to."""
         want, have = self.operand_type(target), self.operand_type(new)

@@ -63,7 +63,7 @@ def test_sizes_computed_from_data_decide_nothing():
     a = Assumptions()
     count = a.symbol(None, "c")
     with pytest.raises(UnsupportedError, match="known only when the program runs"):
-        a.same(count, 3)
+        a.equals(count, 3)
 
 
 @pytest.mark.parametrize(
