@@ -220,7 +220,7 @@ def leaf_kind(x: Any) -> Hashable:
         return (x.dtype, -1)
     cls = type(x)
     if cls is float or cls is complex or cls is int:
-        return cls
+        return cls.__name__
     if x is None or isinstance(x, bool | str | bytes | np.dtype):
         return (cls, x)
     return (cls, id(x))

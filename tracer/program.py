@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +58,7 @@ class Program:
     def is_built(self) -> bool:
         return self._kernel is not None
 
-    def run(self, args: Sequence[Any], symbols: dict[Symbol, int]) -> list[Any]:
+    def run(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> list[Any]:
         """Run on arrays and numbers; updates are written into the arguments."""
         kernel = self.kernel
         return kernel(args, [symbols[s] for s in self.func.symbols])  # type: ignore[no-any-return]

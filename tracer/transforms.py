@@ -276,8 +276,7 @@ def _shown(x: Any, inside: bool) -> Any:
     """Return a value to the caller: NumPy in, NumPy out."""
     if inside or not isinstance(x, Tensor):
         return x
-    data = x._data
-    return data.item() if isinstance(data, float) else data
+    return x._data
 
 
 def _zeros(x: Tensor) -> Tensor:
@@ -311,6 +310,9 @@ class Transform:
         self.__doc__ = getattr(fn, "__doc__", None)
 
     prefix = "transform"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
 
     def __rg_function__(self) -> Callable[..., Any]:
         return self.fn
