@@ -351,9 +351,10 @@ def rewrite_dims(x: Scalar, change: Callable[[Dim], Dim]) -> Scalar:
             return x
 
 
-def drop_unused(body: list[Statement]) -> list[Statement]:
+def drop_unused(p: Program) -> None:
     """Remove registers that nobody reads; scalars have no effects."""
-    used: dict[str, int] = {}
+    used = {r.what.name: 1 for r in p.results if isinstance(r.what, Reg)}
+    body = p.body
     statements = list(every(body))
     for s in statements:
         for x in scalars_of(s):
@@ -369,7 +370,6 @@ def drop_unused(body: list[Statement]) -> list[Statement]:
                     used[leaf.name] -= 1
     if dead:
         _filter(body, dead)
-    return body
 
 
 def _filter(body: list[Statement], dead: set[int]) -> None:
