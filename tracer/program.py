@@ -51,7 +51,7 @@ class Program:
         """The compiled kernel."""
         if self._kernel is None:
             f = self.optimised()
-            self._kernel = _Interpreter(f) if env.interp() else codegen.build(f)
+            self._kernel = _Interpreter(f) if env.interp() else codegen.build(f, name=f.name)
         return self._kernel
 
     @property
