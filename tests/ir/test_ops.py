@@ -119,7 +119,10 @@ def test_interpreter_agrees_bit_for_bit(case: Case) -> None:
 @every(VIEWS)
 def test_view_aliases_its_operand(case: Case) -> None:
     x, out = case.args[0], case.eager()
-    assert not out.size or np.shares_memory(x, out)
+    if case.op.name == "as_strided" and not x.flags.c_contiguous:
+        assert not out.flags.writeable  # a copy, into which a write would be lost
+    else:
+        assert not out.size or np.shares_memory(x, out)
 
 
 @every([c for c in CASES if c.op.views is None])
@@ -553,26 +556,3 @@ def test_second_derivative_agrees_with_differences(case: Case) -> None:
         )
         got = 0.0 if got is None else float(np.sum(got * direction))
         assert got == pytest.approx(want, rel=SECOND_TOLERANCE, abs=SECOND_TOLERANCE)
-
-
-# ---------------------------------------------------------------- errors
-
-
-@pytest.mark.parametrize(
-    ("op", "types", "attrs", "text"),
-    [
-        ("max", ("f64[2,0]",), {"axis": (1,)}, "max: no element of f64[2,0]"),
-        ("argmin", ("f64[0]",), {"axis": (0,)}, "argmin: no element of f64[0]"),
-        ("argmax", ("f64[2,3,4]",), {"axis": (0, 1)}, "argmax: one axis or all axes"),
-        ("sum", ("f64[2]",), {"axis": (1,)}, "sum: axes (1,) do not fit f64[2]"),
-        ("cumsum", ("f64[2]",), {"axis": 1}, "cumsum: f64[2] has no axis 1"),
-    ],
-)
-def test_wrong_operands_are_refused(
-    op: str, types: Sequence[str], attrs: dict[str, Any], text: str
-) -> None:
-    from retrograde.ir.text import parse_type
-
-    with pytest.raises(RetrogradeError) as caught:
-        OPS[op].infer(*map(parse_type, types), **attrs)
-    assert str(caught.value).startswith(text)
