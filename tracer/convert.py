@@ -40,6 +40,7 @@ import builtins
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import linecache
 import operator
@@ -242,7 +243,7 @@ class Operators:
                 for k, v in kwargs.items()
             }
         elif id(f) in _FRAME_BUILTINS:
-            _refuse_frame_builtin(f, len(args) + len(kwargs))
+            _refuse_frame_builtin(f, args, kwargs)
         elif f is warnings.warn:
             args, kwargs = _user_stacklevel(*args, **kwargs)
         return args, kwargs
@@ -279,9 +280,15 @@ _TAKES_FUNCTIONS = {
 _FRAME_BUILTINS = {id(getattr(builtins, name)): name for name in FRAME_BUILTINS}
 
 
-def _refuse_frame_builtin(f: Any, count: int) -> None:
+def _refuse_frame_builtin(
+    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     name = _FRAME_BUILTINS[id(f)]
-    if count < FRAME_BUILTINS[name] and name != "breakpoint":
+    if name in ("eval", "exec"):
+        refused = (*args, None)[1] is None
+    else:
+        refused = len(args) + len(kwargs) < FRAME_BUILTINS[name]
+    if refused and name != "breakpoint":
         raise ConversionError(
             f"{name}: reached through another name\n"
             f"  {user_location()}\n"
@@ -417,6 +424,14 @@ _CELLS = {OPS: CellType(_ACTIVE.get), SUPPORT: CellType(_SUPPORT)}
 # --------------------------------------------------------------------------- the cache
 
 
+# Keys are identities of code objects; an entry dies with the code that it was made for.
+_ENTRIES: dict[int, "_Entry"] = {}
+_CONVERTED: set[int] = set()
+_BLOCKS: set[int] = set()
+_LIMITS: dict[int, str] = {}
+_LOCK = threading.RLock()
+
+
 class _Entry:
     """What conversion made of one code object: `code` is None where it stays plain."""
 
@@ -429,12 +444,18 @@ class _Entry:
         self.members: list[int] = [id(original)]
         self.reason: str | None = None
 
-    def _forget(self, _: object) -> None:
+    def _forget(
+        self,
+        _: object,
+        # Bound here, since module globals are gone when the interpreter ends.
+        tables: tuple[Any, ...] = (_ENTRIES, _LIMITS, _CONVERTED, _BLOCKS),
+    ) -> None:
+        entries, limits, *marks = tables
         for member in self.members:
-            _ENTRIES.pop(member, None)
-            _LIMITS.pop(member, None)
-            _CONVERTED.discard(member)
-            _BLOCKS.discard(member)
+            entries.pop(member, None)
+            limits.pop(member, None)
+            for mark in marks:
+                mark.discard(member)
 
     def instantiate(self, f: FunctionType) -> FunctionType:
         """Return a converted function over the cells, defaults and globals of `f`."""
@@ -447,15 +468,8 @@ class _Entry:
             code, f.__globals__, f.__name__, f.__defaults__, cast(Any, closure)
         )
         new.__kwdefaults__ = f.__kwdefaults__
+        new.__qualname__ = f.__qualname__  # generators take theirs from it
         return new
-
-
-# Keys are identities of code objects; an entry dies with the code that it was made for.
-_ENTRIES: dict[int, _Entry] = {}
-_CONVERTED: set[int] = set()
-_BLOCKS: set[int] = set()
-_LIMITS: dict[int, str] = {}
-_LOCK = threading.RLock()
 
 
 def _entry_of(f: FunctionType) -> _Entry | None:
@@ -470,6 +484,9 @@ def _entry_of(f: FunctionType) -> _Entry | None:
             entry = _make_entry(f)
             _ENTRIES[key] = entry
         return entry
+
+
+_AWAITABLE = inspect.CO_ITERABLE_COROUTINE  # what `types.coroutine` sets
 
 
 def _make_entry(f: FunctionType) -> _Entry:
@@ -489,6 +506,7 @@ def _make_entry(f: FunctionType) -> _Entry:
     freevars = (OPS, SUPPORT, *original.co_freevars)
     code = compile_function(source, freevars, original)
     code = _rename(code, original.co_name, original.co_qualname)
+    code = code.replace(co_flags=code.co_flags | original.co_flags & _AWAITABLE)
     places = {name: i for i, name in enumerate(original.co_freevars)}
     entry.cells = tuple(
         _CELLS[n] if n in _CELLS else places[n] for n in code.co_freevars
@@ -529,9 +547,11 @@ def _rename(code: CodeType, name: str, qualname: str) -> CodeType:
             if ours:
                 constant = _rename(constant, name, qualname)
             else:
-                inner = constant.co_name
-                middle = ".<locals>." if _is_function(code) else "."
-                constant = _rename(constant, inner, qualname + middle + inner)
+                inner = place = constant.co_name
+                if constant.co_qualname != inner:  # else declared global
+                    middle = ".<locals>." if _is_function(code) else "."
+                    place = qualname + middle + inner
+                constant = _rename(constant, inner, place)
         elif constant == code.co_qualname and not _is_function(code):
             constant = qualname  # what the class body assigns to __qualname__
         constants.append(constant)
