@@ -319,7 +319,8 @@ def _user_stacklevel(
     return (message, category, found + max(stacklevel, 0), source), kwargs
 
 
-_ACTIVE: ContextVar[Operators] = ContextVar("retrograde_operators", default=Operators())
+_PLAIN = Operators()
+_ACTIVE: ContextVar[Operators] = ContextVar("retrograde_operators", default=_PLAIN)
 
 
 def active_operators() -> Operators:
