@@ -34,6 +34,11 @@ Facts:
   subclass UnboundLocalError.
 - A call takes more frames than in Python, so the recursion limit is raised while
   operators are set with `operators`.
+- What looks at its callers' frames (`sys._getframe`, `inspect.stack`, the module that
+  `namedtuple` takes for its own) sees frames of ours; `warnings.warn` does not. `eval`
+  and its like see the user's frame when they are called by their own name.
+- A wrapper of `functools.lru_cache` or `singledispatch` is compiled or library code:
+  what it wraps runs as it is.
 """
 
 import builtins

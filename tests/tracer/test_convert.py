@@ -888,3 +888,66 @@ def test_iteration_over_user_iterables(agree):
         return out, a, b, list(Countdown(2))
 
     agree(f)
+
+
+def test_names_of_nested_definitions_are_python_s(agree):
+    def f():
+        global declared_global, DeclaredGlobal
+
+        def declared_global():
+            pass
+
+        class DeclaredGlobal:
+            def method(self):
+                pass
+
+        def local():
+            return [g for g in (lambda: 0,)].pop()
+
+        names = [declared_global, DeclaredGlobal.method, local, local()]
+        for _ in range(1):
+
+            class InBlock:
+                def method(self):
+                    return lambda: 0
+
+            names += [InBlock.method, InBlock().method()]
+        return [n.__qualname__ for n in names] + [InBlock.__qualname__]
+
+    agree(f)
+
+
+def test_generators_take_the_names_of_their_function():
+    def f():
+        yield
+
+    f.__name__, f.__qualname__ = "other", "some.other"
+    g = convert(f)()
+    assert (g.__name__, g.__qualname__) == ("other", "some.other")
+
+
+def test_generator_based_coroutines_can_be_awaited():
+    @types.coroutine
+    def old_style(n):
+        yield
+        return n
+
+    async def f(n):
+        for i in range(n):
+            n += await old_style(i)
+        return n
+
+    assert asyncio.run(convert(f)(3)) == asyncio.run(f(3)) == 6
+
+
+def test_eval_sees_the_names_of_its_caller(agree):
+    def f(a, namespace=None):
+        b = 2
+        if a:
+            b = 3  # noqa: F841
+        scope = {}
+        exec("c = a + 1", {"a": a}, scope)
+        return eval("a + b", namespace), scope, [eval("a", {"a": k}) for k in (1, 2)]
+
+    agree(f, 1)
+    agree(f, 1, {"a": 5, "b": 6})
