@@ -1,1 +1,5 @@
 """The language: types, functions, op records, builder, text, verifier, interpreter."""
+
+from . import ops
+
+__all__ = ["ops"]

@@ -1,9 +1,93 @@
-"""What can go wrong, as exceptions that also are the fitting builtins."""
+"""The errors of the project: what, where, why, and a way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the user's source."""
+
+    file: str
+    line: int
+    function: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}"
+        if self.function:
+            where += f", in {self.function}"
+        return f"{where}:    {self.text}" if self.text else where
 
 
 class RetrogradeError(Exception):
-    """Stand for everything that this package raises on purpose."""
+    """Base of every error that this package raises on purpose.
+
+    The message has up to four parts: what went wrong (the op and both types on one
+    line), the user's file and line, the rule in words, and a hint that is an action.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        location: Location | None = None,
+        rule: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.location = location
+        self.rule = rule
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.location is not None:
+            parts.append(f"  at {self.location}")
+        if self.rule:
+            parts.append(f"  {self.rule}")
+        if self.hint:
+            parts.append(f"  hint: {self.hint}")
+        return "\n".join(parts)
+
+
+class ShapeError(RetrogradeError, ValueError):
+    """Shapes that do not fit each other or the op."""
+
+
+class DTypeError(RetrogradeError, TypeError):
+    """A dtype that the op does not take, or a cast that NumPy refuses."""
+
+
+class IndexRangeError(RetrogradeError, IndexError):
+    """An index outside its axis, or too many indices."""
 
 
 class UnsupportedError(RetrogradeError, NotImplementedError):
-    """Say that a program does what is not supported, and how to do without."""
+    """A program that is meaningful, but that this version cannot take."""
+
+
+class GradientError(RetrogradeError, RuntimeError):
+    """A gradient that was asked for and cannot be given."""
+
+
+class GradientBreakError(RetrogradeError, TypeError):
+    """A conversion or write that would lose a gradient in silence."""
+
+
+class MutationError(RetrogradeError, RuntimeError):
+    """A saved value that was overwritten, or a write that is not allowed."""
+
+
+class ConversionError(RetrogradeError, SyntaxError):
+    """Python source that the converter cannot take."""
+
+
+class IRError(RetrogradeError, ValueError):
+    """Text or IR that breaks a rule of the language; quotes the guilty line."""
+
+
+class InternalError(RetrogradeError, AssertionError):
+    """A defect of the compiler itself: the pass, the IR line, how to reproduce it."""

@@ -1,1 +1,29 @@
 """The op records. Importing this package defines every op."""
+
+from . import (
+    contract,
+    control,
+    create,
+    gather,
+    join,
+    math,
+    reduce,
+    scan,
+    sort,
+    special,
+    view,
+)
+
+__all__ = [
+    "contract",
+    "control",
+    "create",
+    "gather",
+    "join",
+    "math",
+    "reduce",
+    "scan",
+    "sort",
+    "special",
+    "view",
+]

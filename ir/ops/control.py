@@ -1,0 +1,78 @@
+"""Ops with regions or effects: for, while, cond, fused, write, size.
+
+Their types, text and meaning are those of their kind; what they share with other ops is
+only that passes find them by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import IRError
+from ..op import ZERO, Kind, Op, Sample, define
+from ..types import Type
+
+
+def _no_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    return iter(())
+
+
+def _by_regions(*args: Any, **attrs: Any) -> Any:
+    raise IRError("the types of a control op are those of its regions")
+
+
+def _control(name: str, kind: Kind) -> Op:
+    return define(
+        name=name,
+        kind=kind,
+        operands=("*inits",),
+        infer=_by_regions,
+        eager=_by_regions,
+        derivatives=(ZERO,),
+        lower=None,
+        samples=_no_samples,
+    )
+
+
+FOR = _control("for", Kind.FOR)
+WHILE = _control("while", Kind.WHILE)
+COND = _control("cond", Kind.COND)
+FUSED = _control("fused", Kind.FUSED)
+
+
+def _write(target: np.ndarray[Any, Any], new: Any) -> tuple[()]:
+    target[...] = new
+    return ()
+
+
+WRITE = define(
+    name="write",
+    kind=Kind.WRITE,
+    operands=("target", "new"),
+    infer=lambda target, new: (),
+    eager=_write,
+    derivatives=(ZERO, ZERO),
+    lower=None,
+    samples=_no_samples,
+)
+
+
+def _size_type(x: Type, *, count: Any) -> Type:
+    if x.dtype.kind not in "iu" or x.shape:
+        raise IRError(f"size: a 0-d integer is needed, not {x}")
+    return x
+
+
+SIZE = define(
+    name="size",  # makes the symbol `count` stand for a computed integer
+    kind=Kind.SIZE,
+    operands=("x",),
+    infer=_size_type,
+    eager=lambda x, count: x,
+    derivatives=(ZERO,),
+    lower="{0}",
+    samples=_no_samples,
+)

@@ -1,0 +1,179 @@
+"""The disk cache: one folder of the user's, entries written whole or not at all.
+
+Entries hold native code and pickles, so whoever can write them can run code as the
+user. The folder is made with mode 0700, and one that belongs to another user or that
+others may write is not used. An entry begins with the digest of the rest: one that was
+cut short or damaged is taken for absent.
+"""
+
+import hashlib
+import os
+import stat
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import env
+
+VERSION = "v1"  # of the layout of this folder
+DIGEST = hashlib.sha256().digest_size
+_refused: set[Path] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """Describe what the cache holds."""
+
+    folder: Path | None
+    entries: int
+    bytes: int
+
+
+def _default() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("retrograde", appauthor=False))
+
+
+def location() -> Path:
+    """Return where the cache is or would be, fit for use or not."""
+    return env.cache_dir() or _default()
+
+
+def problem(folder: Path) -> str:
+    """Return why a folder is not trusted, or an empty string."""
+    if not hasattr(os, "getuid"):
+        return ""  # Windows: the user's profile is protected by its own rules
+    status = folder.stat()
+    if status.st_uid != os.getuid():
+        return "it belongs to another user"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write there (chmod 700 {folder})"
+    return ""
+
+
+def _make(place: Path) -> None:
+    if not place.is_dir():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)
+
+
+def trouble() -> str:
+    """Return why the cache is not in use, or an empty string."""
+    place = location()
+    try:
+        _make(place)
+        return problem(place)
+    except OSError as error:
+        return error.strerror or "it cannot be made"
+
+
+def folder() -> Path | None:
+    """Return the cache folder, made where it is missing; None where it is unusable.
+
+    Warns once for each folder that is not trusted.
+    """
+    place = location()
+    try:
+        _make(place)
+        reason = problem(place)
+    except OSError:
+        return None
+    if not reason:
+        return place
+    if place not in _refused:
+        _refused.add(place)
+        text = f"the cache folder {place} is not used: {reason}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return None
+
+
+def path(key: str, suffix: str) -> Path | None:
+    """Return the path of an entry, whether it exists or not."""
+    base = folder()
+    return base / VERSION / key[:2] / f"{key}{suffix}" if base else None
+
+
+def write(target: Path, data: bytes) -> bool:
+    """Write a file whole or not at all; tell whether it was written.
+
+    Other processes see the old file or the new one, never a part.
+    """
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
+    except OSError:
+        return False
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+        os.replace(name, target)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def store(key: str, suffix: str, data: bytes) -> bool:
+    """Store an entry with its digest; tell whether it was stored."""
+    target = path(key, suffix)
+    if target is None:
+        return False
+    return write(target, hashlib.sha256(data).digest() + data)
+
+
+def fetch(key: str, suffix: str) -> bytes | None:
+    """Return the data of an entry, None where it is absent or damaged."""
+    target = path(key, suffix)
+    if target is None:
+        return None
+    try:
+        whole = target.read_bytes()
+    except OSError:
+        return None
+    data = whole[DIGEST:]
+    return data if whole[:DIGEST] == hashlib.sha256(data).digest() else None
+
+
+def discard(key: str, suffix: str) -> None:
+    """Remove an entry, if it is there."""
+    target = path(key, suffix)
+    if target is not None:
+        try:
+            target.unlink(missing_ok=True)
+        except OSError:
+            return
+
+
+def _files() -> list[Path]:
+    base = folder()
+    if base is None or not (base / VERSION).is_dir():
+        return []
+    return [file for file in (base / VERSION).glob("*/*") if file.is_file()]
+
+
+def info() -> Info:
+    """Count the files in the cache and their bytes."""
+    sizes = []
+    for file in _files():
+        try:
+            sizes.append(file.stat().st_size)
+        except OSError:
+            continue  # another process removed it
+    return Info(folder(), len(sizes), sum(sizes))
+
+
+def clear() -> int:
+    """Remove every entry; return how many files there were.
+
+    Only files of the cache are removed: the folder may hold other things.
+    """
+    removed = 0
+    for file in _files():
+        try:
+            file.unlink()
+            removed += 1
+        except OSError:
+            continue
+    return removed

@@ -1,0 +1,79 @@
+"""Say what this installation has: for bug reports and for people whose code is slow."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+
+import llvmlite.binding as llvm
+
+from . import blas, cache, env, vecmath
+
+PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "diastatic-malt")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
+
+
+def cpus() -> int:
+    """Return how many processors this process may use.
+
+    >>> cpus() >= 1
+    True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _threads() -> str:
+    limits = [f"{name}={value}" for name, value in env.thread_limits().items()]
+    return ", ".join([f"{cpus()} of {os.cpu_count()} processors", *limits])
+
+
+def _blas() -> str:
+    try:
+        blas.register()
+        return blas.describe()
+    except ImportError as error:
+        return f"unusable: {error}"
+
+
+def _cache() -> str:
+    place = cache.location()
+    reason = cache.trouble()
+    if reason:
+        return f"not used, {reason}: {place}"
+    held = cache.info()
+    return f"{place}, {held.entries} files, {held.bytes / 2**20:.1f} MiB"
+
+
+def _cuda() -> str:
+    """Say whether CUDA could be used, without importing what takes long."""
+    names = ("libcuda.so.1", "nvcuda.dll")
+    driver = any(vecmath.open_library(name) is not None for name in names)
+    found = "driver found" if driver else "no driver (see nvidia-smi)"
+    return f"{found}, numba-cuda {_version('numba-cuda')}"
+
+
+def report() -> str:
+    """Return one line per fact about this installation.
+
+    >>> report().splitlines()[0].split()[0]
+    'Python'
+    """
+    rows = [
+        ("Python", f"{platform.python_version()}, {sys.platform} {platform.machine()}"),
+        *((package, _version(package)) for package in PACKAGES),
+        ("processor", llvm.get_host_cpu_name()),
+        ("threads", _threads()),
+        ("vector math", vecmath.describe()),
+        ("BLAS", _blas()),
+        ("cache", _cache()),
+        ("CUDA", _cuda()),
+    ]
+    return "\n".join(f"{name:15} {value}" for name, value in rows)

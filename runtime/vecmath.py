@@ -1,0 +1,320 @@
+"""Elementary functions for generated kernels, which LLVM vectorises in loops.
+
+Note [libmvec]
+glibc's libmvec has vector versions of the elementary functions (x86-64; all of them
+since 2.35, at most 4 ulp). LLVM replaces a scalar call by a vector call when the scalar
+declaration carries ``"vector-function-abi-variant"``. Three things are needed:
+
+- The scalar function must not bear its C name, or LLVM takes it for an intrinsic and
+  takes vectors of it apart again: it gets a private name bound to libm's address.
+- The vector declaration must survive the removal of unused globals: it is listed in
+  ``@llvm.compiler.used``.
+- Both must be free of side effects: ``nounwind willreturn memory(none)``.
+
+Where there is no libmvec the scalar call of the C library stays: slower, same meaning.
+Vector body and scalar remainder of a loop may differ in the last bits, so the split of
+a loop into blocks decides bits.
+
+Importing this module binds all symbols. Cached native code which names them crashes
+the process when it is loaded earlier, so its loader imports this module first and has
+`symbols` in its key.
+"""
+
+import ctypes
+import ctypes.util
+import functools
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+# Types and values of Numba and llvmlite are untyped Python to mypy.
+types: Any = numba.types
+Function = Callable[..., Any]
+
+USED = "llvm.compiler.used"
+PURE = "willreturn memory(none)"
+UNARY = (
+    "exp log sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh "
+    "exp2 expm1 log2 log10 log1p cbrt erf erfc"
+).split()
+BINARY = "pow atan2 hypot".split()
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """Describe one register width of libmvec's vector functions."""
+
+    letter: str  # of the x86-64 vector function ABI
+    bits: int
+    feature: str  # what LLVM must target, or the arguments travel in other registers
+
+
+WIDTHS = (
+    Width("e", 512, "avx512f"),
+    Width("d", 256, "avx2"),
+    Width("b", 128, "sse4.1"),
+)
+
+
+def open_library(*names: str | None) -> ctypes.CDLL | None:
+    """Return the first of these libraries that can be opened."""
+    for name in names:
+        if name is not None:
+            try:
+                return ctypes.CDLL(name)
+            except OSError:
+                continue
+    return None
+
+
+def _open_libm() -> ctypes.CDLL | None:
+    if sys.platform == "win32":
+        return open_library("ucrtbase")
+    # find_library starts processes, so it is the last resort.
+    return open_library("libm.so.6", "libSystem.dylib") or open_library(
+        ctypes.util.find_library("m")
+    )
+
+
+def _open_libmvec() -> ctypes.CDLL | None:
+    linux = sys.platform == "linux" and platform.machine() == "x86_64"
+    return open_library("libmvec.so.1") if linux else None
+
+
+def _address(library: ctypes.CDLL | None, name: str) -> int | None:
+    function = getattr(library, name, None) if library is not None else None
+    return ctypes.cast(function, ctypes.c_void_p).value if function else None
+
+
+def _c_name(name: str, bits: int) -> str:
+    return name if bits == 64 else name + "f"
+
+
+def _scalar_name(name: str, bits: int) -> str:
+    return f"retrograde_{name}{bits}"
+
+
+def _vector_name(name: str, bits: int, width: Width, count: int) -> str:
+    lanes = width.bits // bits
+    return f"_ZGV{width.letter}N{lanes}{'v' * count}_{_c_name(name, bits)}"
+
+
+def _bind() -> frozenset[str]:
+    """Bind all symbols, scalar and vector, in LLVM's process-wide table."""
+    libm, libmvec = _open_libm(), _open_libmvec()
+    bound = set()
+    for count, names in ((1, UNARY), (2, BINARY)):
+        for name in names:
+            for bits in (64, 32):
+                wanted = {_scalar_name(name, bits): (libm, _c_name(name, bits))}
+                for width in WIDTHS:
+                    vector = _vector_name(name, bits, width, count)
+                    wanted[vector] = (libmvec, vector)
+                for symbol, (library, c_name) in wanted.items():
+                    address = _address(library, c_name)
+                    if address is not None:
+                        llvm.add_symbol(symbol, address)
+                        bound.add(symbol)
+    return frozenset(bound)
+
+
+_BOUND = _bind()
+
+
+def symbols() -> tuple[str, ...]:
+    """Return the names of all bound symbols, sorted: part of every cache key.
+
+    >>> "retrograde_exp64" in symbols()
+    True
+    """
+    return tuple(sorted(_BOUND))
+
+
+@functools.cache
+def _features(flags: str) -> frozenset[str]:
+    return frozenset(flag[1:] for flag in flags.split(",") if flag.startswith("+"))
+
+
+def _usable(widths: tuple[Width, ...], features: frozenset[str]) -> list[Width]:
+    return [width for width in widths if width.feature in features]
+
+
+def describe() -> str:
+    """Return one line about where elementary functions come from, for the doctor.
+
+    >>> describe().startswith(("libmvec", "scalar"))
+    True
+    """
+    host = llvm.get_host_cpu_features()
+    usable = _usable(WIDTHS, frozenset(f for f in host if host[f]))
+    vector = [s for s in _BOUND if s.startswith("_ZGV")]
+    usable = [w for w in usable if any(s[4] == w.letter for s in vector)]
+    if not usable:
+        return f"scalar C library, {len(_BOUND)} functions"
+    found = sum(s[4] == usable[0].letter for s in vector)
+    total = 2 * len(UNARY + BINARY)
+    widths = ", ".join(str(width.bits) for width in usable)
+    return f"libmvec, vectors of {widths} bits, {found} of {total} functions"
+
+
+class _Attributes(ir.values.FunctionAttributes):  # type: ignore[misc]
+    """Print attributes that llvmlite does not know."""
+
+    def __init__(self, extra: str) -> None:
+        super().__init__()
+        self.add("nounwind")
+        self._extra = extra
+
+    def _to_list(self, ret_type: Any) -> list[str]:
+        return [*super()._to_list(ret_type), self._extra]
+
+
+def _keep(module: Any, function: Any) -> None:
+    """Add `function` to the globals that LLVM must not remove."""
+    byte = ir.IntType(8).as_pointer()
+    used = module.globals.get(USED)
+    kept = [] if used is None else list(used.initializer.constant)
+    kept.append(function.bitcast(byte))
+    array = ir.ArrayType(byte, len(kept))
+    if used is None:
+        used = ir.GlobalVariable(module, array, USED)
+        used.linkage, used.section = "appending", "llvm.metadata"
+    used.value_type, used.type = array, array.as_pointer()
+    used.initializer = ir.Constant(array, kept)
+
+
+def _declare_variants(
+    module: Any, name: str, bits: int, count: int, features: frozenset[str]
+) -> str:
+    """Declare the vector functions; return the attribute that leads to them."""
+    element = ir.DoubleType() if bits == 64 else ir.FloatType()
+    variants = []
+    for width in _usable(WIDTHS, features):
+        vector = _vector_name(name, bits, width, count)
+        if vector in _BOUND:
+            lanes = width.bits // bits
+            wide = ir.VectorType(element, lanes)
+            function = ir.Function(
+                module, ir.FunctionType(wide, [wide] * count), vector
+            )
+            function.attributes = _Attributes(PURE)
+            _keep(module, function)
+            scalar = _scalar_name(name, bits)
+            variants.append(f"_ZGV_LLVM_N{lanes}{'v' * count}_{scalar}({vector})")
+    if not variants:
+        return PURE
+    return f'{PURE} "vector-function-abi-variant"="{",".join(variants)}"'
+
+
+def _declare(context: Any, module: Any, name: str, bits: int, count: int) -> Any:
+    """Return the scalar function in `module`; see Note [libmvec]."""
+    scalar = _scalar_name(name, bits)
+    if scalar not in _BOUND:
+        scalar = _c_name(name, bits)  # not found in libm: left to the process
+    if scalar not in module.globals:
+        element = ir.DoubleType() if bits == 64 else ir.FloatType()
+        # What Numba targets, not what the host has: NUMBA_CPU_FEATURES may differ.
+        features = _features(context.codegen().magic_tuple()[2])
+        attributes = _declare_variants(module, name, bits, count, features)
+        kind = ir.FunctionType(element, [element] * count)
+        function = ir.Function(module, kind, scalar)
+        function.attributes = _Attributes(attributes)
+    return module.globals[scalar]
+
+
+def _float(name: str, *arguments: Any) -> Any:
+    kind = types.unliteral(arguments[0])
+    same = all(types.unliteral(other) == kind for other in arguments)
+    if not same or kind not in (types.float32, types.float64):
+        given = " and ".join(map(str, arguments))
+        raise TypingError(f"{name} needs float32 or float64, not {given}")
+    return kind
+
+
+Emitter = Callable[[Any, Any, Any, Any], Any]
+
+
+def _call(name: str) -> Emitter:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = signature.return_type.bitwidth
+        function = _declare(context, builder.module, name, bits, len(args))
+        return builder.call(function, args)
+
+    return emit
+
+
+def _instruction(llvm_name: str) -> Emitter:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = context.get_value_type(signature.return_type)
+        function_type = ir.FunctionType(kind, [kind] * len(args))
+        function = builder.module.declare_intrinsic(llvm_name, [kind], function_type)
+        return builder.call(function, args)
+
+    return emit
+
+
+def _unary(name: str, emit: Emitter) -> Function:
+    @intrinsic
+    def function(typingctx: Any, x: Any) -> Any:
+        kind = _float(name, x)
+        return kind(kind), emit
+
+    return function
+
+
+def _binary(name: str, emit: Emitter) -> Function:
+    @intrinsic
+    def function(typingctx: Any, x: Any, y: Any) -> Any:
+        kind = _float(name, x, y)
+        return kind(kind, kind), emit
+
+    return function
+
+
+exp = _unary("exp", _call("exp"))
+log = _unary("log", _call("log"))
+sin = _unary("sin", _call("sin"))
+cos = _unary("cos", _call("cos"))
+tan = _unary("tan", _call("tan"))
+tanh = _unary("tanh", _call("tanh"))
+sinh = _unary("sinh", _call("sinh"))
+cosh = _unary("cosh", _call("cosh"))
+asin = _unary("asin", _call("asin"))
+acos = _unary("acos", _call("acos"))
+atan = _unary("atan", _call("atan"))
+asinh = _unary("asinh", _call("asinh"))
+acosh = _unary("acosh", _call("acosh"))
+atanh = _unary("atanh", _call("atanh"))
+exp2 = _unary("exp2", _call("exp2"))
+expm1 = _unary("expm1", _call("expm1"))
+log2 = _unary("log2", _call("log2"))
+log10 = _unary("log10", _call("log10"))
+log1p = _unary("log1p", _call("log1p"))
+cbrt = _unary("cbrt", _call("cbrt"))
+erf = _unary("erf", _call("erf"))
+erfc = _unary("erfc", _call("erfc"))
+pow = _binary("pow", _call("pow"))
+atan2 = _binary("atan2", _call("atan2"))
+hypot = _binary("hypot", _call("hypot"))
+
+# Machine instructions, exact: cheaper to compile than NumPy's functions in Numba.
+sqrt = _unary("sqrt", _instruction("llvm.sqrt"))
+fabs = _unary("fabs", _instruction("llvm.fabs"))
+floor = _unary("floor", _instruction("llvm.floor"))
+ceil = _unary("ceil", _instruction("llvm.ceil"))
+trunc = _unary("trunc", _instruction("llvm.trunc"))
+rint = _unary("rint", _instruction("llvm.rint"))
+copysign = _binary("copysign", _instruction("llvm.copysign"))
+# maximum and minimum give NaN if either is NaN, fmax and fmin only if both are.
+maximum = _binary("maximum", _instruction("llvm.maximum"))
+minimum = _binary("minimum", _instruction("llvm.minimum"))
+fmax = _binary("fmax", _instruction("llvm.maxnum"))
+fmin = _binary("fmin", _instruction("llvm.minnum"))

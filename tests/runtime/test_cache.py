@@ -1,0 +1,134 @@
+"""The cache folder: private, whole entries, damaged ones absent."""
+
+import multiprocessing
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from retrograde.runtime import cache
+
+posix = pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs POSIX owners")
+KEY = "ab" + "0" * 62
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "deep" / "cache"
+    monkeypatch.setenv("RETROGRADE_CACHE_DIR", str(folder))
+    return folder
+
+
+@posix
+def test_folder_is_made_for_the_user_alone(place: Path):
+    old = os.umask(0)
+    try:
+        assert cache.folder() == place
+        assert cache.store(KEY, ".bin", b"data")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    entry = cache.path(KEY, ".bin")
+    assert entry is not None
+    assert not entry.stat().st_mode & 0o077
+
+
+def test_default_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RETROGRADE_CACHE_DIR", raising=False)
+    assert cache.location().name == "retrograde"
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o722])
+def test_folder_that_others_may_write_is_refused_with_one_warning(
+    place: Path, mode: int
+):
+    place.mkdir(parents=True)
+    place.chmod(mode)
+    with pytest.warns(RuntimeWarning, match="others may write there"):
+        assert cache.folder() is None
+    assert not cache.store(KEY, ".bin", b"data")
+    assert cache.fetch(KEY, ".bin") is None
+    assert cache.path(KEY, ".bin") is None
+    assert list(place.iterdir()) == []
+
+
+@posix
+def test_folder_of_another_user_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert cache.folder() == place
+    monkeypatch.setattr(os, "getuid", lambda: place.stat().st_uid + 1)
+    with pytest.warns(RuntimeWarning, match="belongs to another user"):
+        assert cache.folder() is None
+
+
+def test_folder_that_cannot_be_made_is_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("RETROGRADE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert cache.folder() is None
+    assert not cache.store(KEY, ".bin", b"data")
+    assert cache.info() == cache.Info(None, 0, 0)
+    assert cache.clear() == 0
+
+
+def test_entries_come_back_until_discarded(place: Path):
+    assert cache.fetch(KEY, ".bin") is None
+    assert cache.store(KEY, ".bin", b"one")
+    assert cache.store(KEY, ".bin", b"two")
+    assert cache.fetch(KEY, ".bin") == b"two"
+    assert cache.fetch(KEY, ".txt") is None
+    cache.discard(KEY, ".bin")
+    cache.discard(KEY, ".bin")
+    assert cache.fetch(KEY, ".bin") is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flip", "digest"])
+def test_damaged_entries_are_absent(place: Path, damage: str):
+    assert cache.store(KEY, ".bin", bytes(range(200)))
+    entry = cache.path(KEY, ".bin")
+    assert entry is not None
+    data = bytearray(entry.read_bytes())
+    if damage == "flip":
+        data[-7] ^= 1
+    elif damage == "digest":
+        data[3] ^= 1
+    entry.write_bytes({"cut": data[:-1], "empty": b""}.get(damage, data))
+    assert cache.fetch(KEY, ".bin") is None
+
+
+def test_info_counts_and_clear_removes_only_entries(place: Path):
+    for number in range(3):
+        assert cache.store(f"{number:064}", ".bin", b"x" * 100)
+    (place / "notes.txt").write_text("mine")
+    size = 3 * (100 + cache.DIGEST)
+    assert cache.info() == cache.Info(place, 3, size)
+    assert cache.clear() == 3
+    assert cache.info() == cache.Info(place, 0, 0)
+    assert (place / "notes.txt").read_text() == "mine"
+
+
+def _store_often(mark: bytes) -> None:
+    for _ in range(100):
+        assert cache.store(KEY, ".bin", mark * 20_000)
+
+
+def test_concurrent_writers_leave_one_whole_entry(place: Path):
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_store_often, args=(m,)) for m in (b"a", b"b")]
+    for worker in workers:
+        worker.start()
+    seen = set()
+    while any(worker.is_alive() for worker in workers):
+        data = cache.fetch(KEY, ".bin")
+        seen.add(None if data is None else (len(data), data[:1], len(set(data))))
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    whole = {(20_000, b"a", 1), (20_000, b"b", 1)}
+    assert seen - {None} <= whole
+    assert cache.fetch(KEY, ".bin") is not None
+    assert cache.info().entries == 1
