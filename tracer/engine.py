@@ -258,6 +258,8 @@ def conjugate(t: Any) -> Any:
     """Turn a cotangent into a gradient, or back: they differ for complex numbers."""
     if t.dtype.kind != "c":
         return t
+    if not t.requires_grad:
+        return _tensor.of(np.conjugate(t._data))
     return dispatch.apply(OPS["conjugate"], (t,))
 
 
