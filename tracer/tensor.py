@@ -53,6 +53,8 @@ def _binary(name: str) -> tuple[Callable[..., Any], ...]:
     """Return the operator, reflected operator and in-place operator of an op."""
 
     def forward(self: Tensor, other: Any) -> Any:
+        if type(other) is Tensor:
+            return dispatch.apply(OPS[name], (self, other))
         return _operate(OPS[name], self, other, other)
 
     def reflected(self: Tensor, other: Any) -> Any:
@@ -81,7 +83,7 @@ def _operate(op: Op, x: Any, y: Any, other: Any) -> Any:
 
 def _operand(x: Any) -> Any:
     """Return `x` as an operand of an operator, or NotImplemented."""
-    if isinstance(x, Tensor | int | float | complex | np.ndarray | np.generic | Expr):
+    if isinstance(x, OPERANDS):
         return x
     if isinstance(x, list | tuple):
         return _part("functions.core").asarray(x)
@@ -713,6 +715,9 @@ _IN_PLACE = {
 }
 for _method, _op in _IN_PLACE.items():
     setattr(Tensor, _method, _in_place(_op))
+
+
+OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic, Expr)
 
 
 def of(data: Any) -> Tensor:
