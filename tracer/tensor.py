@@ -201,7 +201,8 @@ class Tensor:
     @property
     def dtype(self) -> DType:
         """The NumPy dtype."""
-        return self.type.dtype
+        dtype: DType | None = getattr(self._data, "dtype", None)
+        return self.type.dtype if dtype is None else dtype
 
     def __repr__(self) -> str:
         if self._trace is not None:
