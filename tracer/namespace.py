@@ -17,6 +17,7 @@ from .tensor import Tensor
 
 _CONSTANTS = ("pi", "e", "inf", "nan", "newaxis", "euler_gamma", "little_endian")
 _OTHERS = ("finfo", "iinfo", "errstate", "dtype", "s_", "index_exp", "ndindex")
+_PLAIN = ("issubdtype", "promote_types", "isdtype", "iterable")
 
 
 def _ours(value: Any) -> Any:
@@ -72,7 +73,7 @@ def names() -> dict[str, Any]:
     >>> names()["zeros"](2)
     tensor([0., 0.])
     """
-    found = {k: getattr(np, k) for k in (*_CONSTANTS, *_OTHERS)}
+    found = {k: getattr(np, k) for k in (*_CONSTANTS, *_OTHERS, *_PLAIN)}
     found |= _collect(np)
     linalg = Namespace("retrograde.numpy.linalg", "numpy.linalg for tensors.")
     vars(linalg).update(_collect(np.linalg))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ir import ops  # noqa: F401 - defines the ops
-from ..ir.dims import Expr
 from ..ir.errors import GradientBreakError, GradientError, ShapeError, UnsupportedError
 from ..ir.func import type_of
 from ..ir.op import OPS, Op
@@ -24,6 +23,7 @@ from ..runtime.storage import Storage
 from . import dispatch, tape
 from .location import user_location
 from .modes import STATE
+from .symbols import SymInt
 
 if TYPE_CHECKING:
     from .tape import AccumulateGrad, Node, ViewStep
@@ -718,7 +718,7 @@ for _method, _op in _IN_PLACE.items():
     setattr(Tensor, _method, _in_place(_op))
 
 
-OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic, Expr)
+OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic, SymInt)
 
 
 def of(data: Any) -> Tensor:

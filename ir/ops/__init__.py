@@ -1,6 +1,18 @@
 """The op records. Importing this package defines every op."""
 
-from . import contract, control, create, gather, join, math, reduce, scan, sort, view
+from . import (
+    contract,
+    control,
+    create,
+    gather,
+    join,
+    math,
+    reduce,
+    scan,
+    sort,
+    special,
+    view,
+)
 
 __all__ = [
     "contract",
@@ -12,5 +24,6 @@ __all__ = [
     "reduce",
     "scan",
     "sort",
+    "special",
     "view",
 ]

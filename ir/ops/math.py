@@ -7,13 +7,13 @@ reads. Ties: maximum and minimum give each operand half, abs'(0) = 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..build import PYTHON_NUMBERS, Builder
-from ..op import ZERO, Kind, Sample, Vjp, Zero, define
+from ..op import ZERO, Kind, Partial, Sample, Vjp, Zero, define
 from ..types import BOOL, DType, Type, promote
 from .elementwise import (
     REALS,
@@ -50,6 +50,7 @@ elementwise(np.positive, "({0})", [lambda b: 1], kinds="fi", weak=True)
 elementwise(
     np.absolute, "abs({0})", [lambda b, x: b.sign(x)], [APART], kinds="fi", weak=True
 )
+elementwise(np.fabs, "abs({0})", [lambda b, x: b.sign(x)], [APART])
 elementwise(np.sign, "sign({0})", [ROUNDING], [APART], kinds="fi")
 elementwise(
     np.reciprocal,
@@ -318,7 +319,56 @@ _extremum(np.minimum, "greater", ignores_nan=False)
 _extremum(np.fmax, "less", ignores_nan=True)
 _extremum(np.fmin, "greater", ignores_nan=True)
 
-elementwise(np.heaviside, "heaviside({0}, {1})", [ROUNDING, ROUNDING], [APART, REALS])
+
+def _clip_type(x: Type, low: Type, high: Type) -> Type:
+    return elementwise_type(promote(x, low, high).dtype, (x, low, high))
+
+
+def _within(b: Builder, x: Any, low: Any, high: Any) -> Any:
+    """Tell where `x` itself is the result, bounds included."""
+    return b.logical_and(b.less_equal(low, x), b.less_equal(x, high))
+
+
+def _is_low(b: Builder, x: Any, low: Any, high: Any) -> Any:
+    return b.logical_and(b.less(x, low), b.less_equal(low, high))
+
+
+def _is_high(b: Builder, x: Any, low: Any, high: Any) -> Any:
+    return b.logical_or(b.greater(x, high), b.greater(low, high))
+
+
+def _clip_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for s in elementwise_samples(rng, [REALS, REALS], "f", False):
+        x, low = s.args
+        yield Sample((x, low, 1.0), differentiable=s.differentiable)
+        yield Sample((x, -1.0, low), differentiable=s.differentiable)
+    x = rng.normal(size=(3, 4))
+    yield Sample((x, x[0] - 0.3, x[1] + 0.1))  # some bounds are crossed
+    yield Sample((x.astype(np.float32), -0.5, 0.5))
+    yield Sample((np.arange(6), 2, np.int64(4)), differentiable=False)
+    odd = np.array([np.nan, np.inf, -np.inf, 1.0])
+    yield Sample((odd, -1.0, 1.0), differentiable=False)
+
+
+define(
+    name="clip",  # at a bound the cotangent goes to x, as in PyTorch
+    kind=Kind.ELEMENTWISE,
+    operands=("x", "low", "high"),
+    infer=_clip_type,
+    eager=lambda x, low, high: np.clip(x, low, high),
+    derivatives=(Partial(_within), Partial(_is_low), Partial(_is_high)),
+    lower="minimum(maximum({0}, {1}), {2})",
+    samples=_clip_samples,
+    computes=lambda x, low, high: (promote(x, low, high).dtype,) * 3,
+    cost=2,
+)
+
+elementwise(
+    np.heaviside,
+    "heaviside({0}, {1})",
+    [ROUNDING, lambda b, x: b.equal(x, 0)],
+    [APART, REALS],
+)
 
 # ---------------------------------------------------------------- comparison and logic
 

@@ -17,7 +17,16 @@ import numpy as np
 from ...ir.op import OPS, Op
 from ..symbols import SymInt
 from ..values import inside_transform, is_tensor
-from . import choice, einsum, elementwise, join, linalg, reduce, shapes  # noqa: F401
+from . import (  # noqa: F401
+    choice,
+    create,
+    einsum,
+    elementwise,
+    join,
+    linalg,
+    reduce,
+    shapes,
+)
 from .builtins import BUILTINS
 from .core import CREATION, FUNCTIONS, AxisError
 

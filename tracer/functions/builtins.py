@@ -104,7 +104,7 @@ def len_(x: Any, /) -> Any:
     """Return the size of the first axis, symbolic in a trace."""
     if is_tensor(x):
         if not x.shape:
-            raise TypeError("len() of unsized object")
+            raise DTypeError("len() of unsized object")
         return x.shape[0]
     return builtins.len(x)
 

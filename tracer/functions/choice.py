@@ -26,7 +26,6 @@ from .core import (
     unsupported,
 )
 from .linalg import flat
-from .reduce import sum
 from .shapes import broadcast_shape, broadcast_to
 
 
@@ -174,7 +173,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
         raise ShapeError("select with an empty condition list is not possible")
     conditions = [asarray(c) for c in condlist]
     if any(c.dtype != np.bool_ for c in conditions):
-        raise TypeError("invalid entry 0 in condlist: should be boolean ndarray")
+        raise DTypeError("invalid entry 0 in condlist: should be boolean ndarray")
     choices = [operand(c) for c in choicelist]
     shape = broadcast_shape(
         *(shape_of(c) for c in conditions), *(shape_of(c) for c in choices)
@@ -220,7 +219,7 @@ def unravel_index(indices: Any, shape: Any, order: str = "C") -> Any:
     sizes = (shape,) if is_int(shape) else tuple(shape)
     if order == "F":
         return unravel_index(indices, sizes[::-1])[::-1]
-    index = operand(indices)
+    index = asarray(indices)
     out: list[Any] = []
     for d in reversed(sizes):
         out.append(apply("remainder", index, d))
@@ -451,12 +450,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
         raise ShapeError(f"side must be 'left' or 'right', not {side!r}")
     if sorter is not None:
         x = getitem(x, asarray(sorter))
-    known, values = concrete(x), concrete(y)
-    if known is not None and values is not None:
-        return lift(np.asarray(known.searchsorted(values, side))[()])
-    beats = "less" if side == "left" else "less_equal"
-    wide = apply("expand_dims", y, axis=(len(y.shape),))
-    return sum(cast(apply(beats, x, wide), np.int64), -1)
+    return apply("searchsorted", x, y, right=side == "right")
 
 
 @implements(np.digitize)

@@ -252,6 +252,22 @@ def logspace(
     return cast(apply("power", base, y), dtype)
 
 
+@implements(np.geomspace)
+@creates(np.geomspace)
+def geomspace(
+    start: Any,
+    stop: Any,
+    num: Any = 50,
+    endpoint: bool = True,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Any:
+    if not has_tensor((start, stop)) and not _is_symbolic(num):
+        return lift(np.geomspace(start, stop, num, endpoint, dtype, axis))
+    low, high = (apply("log10", operand(e)) for e in (start, stop))
+    return logspace(low, high, num, endpoint, dtype=dtype, axis=axis)
+
+
 @creates(np.indices)
 def indices(dimensions: Any, dtype: Any = int, sparse: bool = False) -> Any:
     from .join import stack
@@ -299,7 +315,7 @@ def _stacked(x: Any) -> Any:
     """Return nested lists with Tensors inside as one Tensor."""
     if isinstance(x, list | tuple):
         if not has_tensor(x) and not any(isinstance(e, SymInt) for e in x):
-            return np.asarray(x)
+            return lift(np.asarray(x))
         parts = [_stacked(e) for e in x]
         shapes = {shape_of(p) for p in parts}
         if len({len(s) for s in shapes}) != 1:
@@ -310,7 +326,7 @@ def _stacked(x: Any) -> Any:
         from .join import stack
 
         return stack(parts)
-    return asarray(x)
+    return lift(np.asarray(x)) if isinstance(x, int | float | complex) else asarray(x)
 
 
 @implements(np.array)
@@ -422,3 +438,28 @@ def concrete_array(x: Any, what: str) -> np.ndarray[Any, Any]:
     values = concrete(x)
     assert values is not None
     return values
+
+
+def _computed(function: Any) -> None:
+    """Enter a creation function whose values NumPy computes once."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        return tuple(map(lift, out)) if isinstance(out, tuple) else lift(out)
+
+    made.__name__ = function.__name__
+    creates(function)(made)
+
+
+for _function in (
+    np.hanning,
+    np.hamming,
+    np.blackman,
+    np.bartlett,
+    np.kaiser,
+    np.tril_indices,
+    np.triu_indices,
+    np.diag_indices,
+    np.frombuffer,
+):
+    _computed(_function)

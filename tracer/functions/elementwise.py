@@ -37,7 +37,7 @@ def where(
 
         return nonzero(condition)
     if x is _WHERE_NOT_GIVEN or y is _WHERE_NOT_GIVEN:
-        raise ValueError("either both or neither of x and y should be given")
+        raise ShapeError("either both or neither of x and y should be given")
     return apply("where", operand(condition), operand(x), operand(y))
 
 
@@ -325,6 +325,19 @@ def fabs(x: Any, /, **kwargs: Any) -> Any:
 
 implements(np.fabs)(fabs)
 
+
+def degrees(x: Any, /, **kwargs: Any) -> Any:
+    """Convert radians to degrees."""
+    return apply("rad2deg", operand(x))
+
+
+def radians(x: Any, /, **kwargs: Any) -> Any:
+    """Convert degrees to radians."""
+    return apply("deg2rad", operand(x))
+
+
+implements(np.degrees)(degrees)
+implements(np.radians)(radians)
 
 # ---------------------------------------------------------------- polynomials
 

@@ -366,7 +366,7 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Any:
     if is_int(obj):
         at = obj + n if obj < 0 else obj
         if not 0 <= at < n:
-            raise IndexError(
+            raise IndexRangeError(
                 f"index {obj} is out of bounds for axis {k} with size {n}"
             )
         before = (slice(None),) * k
@@ -392,7 +392,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     n = x.shape[k]
     at = obj + n if obj < 0 else obj
     if not 0 <= at <= n:
-        raise IndexError(f"index {obj} is out of bounds for axis {k} with size {n}")
+        raise IndexRangeError(f"index {obj} is out of bounds for axis {k} with size {n}")
     new = cast(asarray(values), x.dtype)
     rest = (*x.shape[:k], *x.shape[k + 1 :])
     if len(shape_of(new)) < len(x.shape):

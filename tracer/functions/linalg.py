@@ -151,7 +151,7 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
 def matrix_power(a: Any, n: int) -> Any:
     x = asarray(a)
     if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
-        raise np.linalg.LinAlgError("Last 2 dimensions of the array must be square")
+        raise ShapeError("Last 2 dimensions of the array must be square")
     if n < 0:
         raise unsupported("matrix_power: a negative power", "there is no inverse")
     if n == 0:

@@ -14,6 +14,7 @@ from .core import (
     apply,
     asarray,
     axis_index,
+    axis_tuple,
     cast,
     dtype_of,
     finish,
@@ -107,7 +108,8 @@ def _extremum(name: str, pairwise: str) -> Callable[..., Any]:
                     "identity"
                 )
             shape = shape_of(apply("sum", x, axis=axes, keepdims=_is_kept(keepdims)))
-            return finish(apply("full", initial, shape=shape, dtype=x.dtype), out)
+            r = apply("full", initial, shape=shape, dtype=x.dtype)
+            return finish(r if shape else apply("item", r), out)
         r = _reduce(name, x, axis, keepdims)
         if initial is not NO_VALUE:
             r = apply(pairwise, r, initial)
@@ -298,9 +300,7 @@ def _fit_weights(w: Any, x: Any, axis: Any) -> Any:
     if same_sizes(shape_of(w), shape_of(x)):
         return w
     if axis is None:
-        raise TypeError("Axis must be specified when shapes of a and weights differ.")
-    from .core import axis_tuple
-
+        raise DTypeError("Axis must be specified when shapes of a and weights differ.")
     axes = axis_tuple(axis, len(x.shape))
     if not same_sizes(shape_of(w), [x.shape[k] for k in axes]):
         raise ShapeError(
@@ -355,8 +355,7 @@ argmin = implements(np.argmin)(_arg_extremum("argmin"))
 def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     x = asarray(a)
     nonzero = cast(x, np.bool_) if x.dtype.kind != "b" else x
-    r = sum(nonzero, axis, np.int64, keepdims=keepdims)
-    return r
+    return sum(nonzero, axis, np.int64, keepdims=keepdims)
 
 
 # ---------------------------------------------------------------- order statistics
@@ -518,6 +517,123 @@ def _scan(name: str) -> Callable[..., Any]:
 
 cumsum = implements(np.cumsum)(_scan("cumsum"))
 cumprod = implements(np.cumprod)(_scan("cumprod"))
+
+
+@implements(np.cumulative_sum)
+def cumulative_sum(
+    x: Any,
+    /,
+    *,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    include_initial: bool = False,
+) -> Any:
+    return _cumulative(cumsum, 0, x, axis, dtype, out, include_initial)
+
+
+@implements(np.cumulative_prod)
+def cumulative_prod(
+    x: Any,
+    /,
+    *,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    include_initial: bool = False,
+) -> Any:
+    return _cumulative(cumprod, 1, x, axis, dtype, out, include_initial)
+
+
+def _cumulative(
+    scan: Any, first: int, x: Any, axis: Any, dtype: Any, out: Any, initial: bool
+) -> Any:
+    x = asarray(x)
+    if axis is None:
+        if len(x.shape) != 1:
+            raise ShapeError(
+                "For arrays which have more than one dimension ``axis`` argument is "
+                "required."
+            )
+        axis = 0
+    r = scan(x, axis, dtype)
+    if initial:
+        from .join import concatenate
+
+        k = axis_index(axis, len(r.shape))
+        shape = (*r.shape[:k], 1, *r.shape[k + 1 :])
+        start = apply("full", first, shape=shape, dtype=r.dtype)
+        r = concatenate([start, r], k)
+    return finish(r, out)
+
+
+@implements(np.nancumsum)
+def nancumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    return cumsum(_without_nans(0.0)(a), axis, dtype, out)
+
+
+@implements(np.nancumprod)
+def nancumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    return cumprod(_without_nans(1.0)(a), axis, dtype, out)
+
+
+@implements(np.ediff1d)
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    from .join import concatenate
+
+    x = asarray(ary)
+    r = diff(apply("reshape", x, shape=(product(x.shape),)))
+    ends = [None if e is None else asarray(e) for e in (to_begin, to_end)]
+    ends = [
+        None if e is None else apply("reshape", e, shape=(product(e.shape),))
+        for e in ends
+    ]
+    if ends == [None, None]:
+        return r
+    return concatenate([p for p in (ends[0], r, ends[1]) if p is not None], 0)
+
+
+@implements(np.gradient)
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    x = asarray(f)
+    ndim = len(x.shape)
+    axes = all_axes(axis, ndim) if axis is None else axis_tuple(axis, ndim)
+    steps = list(varargs) or [1.0] * len(axes)
+    if len(steps) == 1:
+        steps = steps * len(axes)
+    if len(steps) != len(axes):
+        raise DTypeError("invalid number of arguments")
+    if edge_order != 1:
+        raise unsupported("gradient: edge_order=2", "edge_order=1 has a rule")
+    if any(shape_of(operand(h)) for h in steps):
+        raise unsupported("gradient: uneven spacing", "a constant step has a rule")
+    if x.dtype.kind != "f":
+        x = cast(x, np.float64)
+    out = [_slope(x, h, k) for h, k in zip(steps, axes, strict=True)]
+    return out[0] if len(axes) == 1 else tuple(out)
+
+
+def _slope(x: Any, h: Any, k: int) -> Any:
+    """Return central differences inside and one-sided ones at both ends."""
+    from .join import concatenate
+
+    n = x.shape[k]
+    if n < 2:
+        raise ShapeError(
+            "Shape of array too small to calculate a numerical gradient, at least "
+            "(edge_order + 1) elements are required."
+        )
+
+    def part(start: Any, size: Any) -> Any:
+        return apply("slice", x, start, axis=k, size=size, step=1)
+
+    first = apply("divide", apply("subtract", part(1, 1), part(0, 1)), h)
+    last = apply("divide", apply("subtract", part(n - 1, 1), part(n - 2, 1)), h)
+    pieces = [first, last]
+    if n > 2:
+        wide = apply("subtract", part(2, n - 2), part(0, n - 2))
+        pieces.insert(1, apply("divide", wide, apply("multiply", 2.0, h)))
+    return concatenate(pieces, k)
 
 
 @implements(np.diff)

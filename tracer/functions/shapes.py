@@ -62,7 +62,7 @@ def reshape(
     a: Any, /, shape: Any = None, order: Any = "C", *, copy: bool | None = None
 ) -> Any:
     if shape is None:
-        raise TypeError("reshape() missing 1 required positional argument: 'shape'")
+        raise DTypeError("reshape() missing 1 required positional argument: 'shape'")
     x = asarray(a)
     if copy:
         x = apply("copy", x)
@@ -458,3 +458,30 @@ def size(a: Any, axis: Any = None) -> Any:
     if axis is None:
         return product(shape)
     return product(shape[k] for k in all_axes(axis, len(shape)))
+
+
+@implements(np.broadcast_shapes)
+def broadcast_shapes(*args: Any) -> Any:
+    return broadcast_shape(*map(as_shape, args))
+
+
+@implements(np.isfortran)
+def isfortran(a: Any) -> bool:
+    return _is_fortran(a)
+
+
+def _data(x: Any) -> Any:
+    data = getattr(x, "_data", x)
+    if data is None:
+        raise unsupported("shares_memory: not known while a function is captured")
+    return data
+
+
+@implements(np.shares_memory)
+def shares_memory(a: Any, b: Any, /, max_work: int = -1) -> bool:
+    return np.shares_memory(_data(a), _data(b), max_work)
+
+
+@implements(np.may_share_memory)
+def may_share_memory(a: Any, b: Any, /, max_work: int = 0) -> bool:
+    return np.may_share_memory(_data(a), _data(b), max_work)
