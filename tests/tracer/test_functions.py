@@ -532,8 +532,6 @@ def test_function_gives_what_numpy_gives(
         got = FUNCTIONS[function](*lifted(mine), **kwargs)
     assert_same(want, got)
     for w, g in zip(arrays_in(want), arrays_in(got), strict=True):
-        alias = [
-            np.shares_memory(w, x) for x in arrays_in(theirs) if x.size and w.size
-        ]
+        alias = [np.shares_memory(w, x) for x in arrays_in(theirs) if x.size and w.size]
         ours = [np.shares_memory(g, x) for x in arrays_in(mine) if x.size and g.size]
         assert alias == ours, f"aliasing: NumPy {alias}, ours {ours}"

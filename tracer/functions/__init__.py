@@ -24,7 +24,10 @@ from . import (  # noqa: F401
     elementwise,
     join,
     linalg,
+    nans,
+    quantiles,
     reduce,
+    scans,
     shapes,
 )
 from .builtins import BUILTINS

@@ -153,7 +153,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     else:
         known = concrete(index)
         if known is None:
-            raise unsupported("choose: computed indices with mode='raise'", "use 'clip'")
+            raise unsupported("choose: computed indices", "mode='raise' needs them")
         if ((known < 0) | (known >= n)).any():
             raise ShapeError("invalid entry in choice array")
     r = parts[-1]
@@ -232,7 +232,7 @@ def ravel_multi_index(
     multi_index: Any, dims: Any, mode: str = "raise", order: str = "C"
 ) -> Any:
     if mode != "raise" or order != "C":
-        raise unsupported("ravel_multi_index: mode or order", "the defaults have a rule")
+        raise unsupported("ravel_multi_index: mode or order", "no rule")
     total: Any = 0
     for k, d in zip(multi_index, dims, strict=True):
         total = apply("add", apply("multiply", total, d), operand(k))
@@ -253,21 +253,24 @@ def ix_(*args: Any) -> Any:
     return tuple(out)
 
 
-def _index_grid(n: Any, m: Any, k: int, upper: bool) -> tuple[Any, Any]:
-    known = np.triu_indices(int(n), k, int(m)) if upper else np.tril_indices(
-        int(n), k, int(m)
+def _index_grid(shape: Any, k: int, upper: bool) -> tuple[Any, Any]:
+    n, m = shape
+    known = (
+        np.triu_indices(int(n), k, int(m))
+        if upper
+        else np.tril_indices(int(n), k, int(m))
     )
     return lift(known[0]), lift(known[1])
 
 
 @implements(np.tril_indices_from)
 def tril_indices_from(arr: Any, k: int = 0) -> Any:
-    return _index_grid(*arr.shape, k, False)
+    return _index_grid(arr.shape, k, False)
 
 
 @implements(np.triu_indices_from)
 def triu_indices_from(arr: Any, k: int = 0) -> Any:
-    return _index_grid(*arr.shape, k, True)
+    return _index_grid(arr.shape, k, True)
 
 
 @implements(np.diag_indices_from)
@@ -485,7 +488,15 @@ def _refuse(function: Any, why: str) -> None:
     implements(function)(refused)
 
 
-for _function in (np.unique, np.intersect1d, np.union1d, np.setdiff1d, np.isin):
+_SETS: tuple[Any, ...] = (
+    np.unique,
+    np.intersect1d,
+    np.union1d,
+    np.setdiff1d,
+    np.isin,
+)
+for _function in _SETS:
     _refuse(_function, "sets of values have no derivative")
-for _function in (np.apply_along_axis, np.apply_over_axes):
+_APPLIED: tuple[Any, ...] = (np.apply_along_axis, np.apply_over_axes)
+for _function in _APPLIED:
     _refuse(_function, "write the loop: it is compiled")
