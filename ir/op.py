@@ -125,7 +125,7 @@ class Fold:
     associative: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Op:
     """One op. There are no defaults for what an author must think about."""
 
@@ -149,8 +149,12 @@ class Op:
     # `index` of the result; indices are dims over loop symbols.
     index_map: Callable[..., Sequence[Dim]] | None = None
     overlapping: bool = False  # a view in which one element can appear twice
+    decides_layout: bool = False  # a view only where strides allow it, else a copy
     weak: bool = False  # an operator of Python: Python numbers in, Python number out
     cost: int = 1  # elementwise: about how many flops; 20 for a transcendental
+
+    def __repr__(self) -> str:
+        return f"Op({self.name!r})"
 
     @property
     def variadic(self) -> bool:

@@ -6,7 +6,8 @@ functions of the NumPy namespace, operators, methods, is written in terms of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol
 
@@ -275,3 +276,13 @@ def _cast_for(want: Type, new: Any, kind: Casting) -> Any:
     if have.dtype == want.dtype and not have.weak:
         return new
     return apply(OPS["astype"], (new,), {"dtype": want.dtype})
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[None]:
+    """Let the operations of a block go into `trace`."""
+    token = _ACTIVE.set(trace)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)

@@ -25,7 +25,7 @@ from ..ir.op import OPS
 from . import dispatch
 from .location import user_location
 from .symbols import SymInt, clamp, is_int
-from .values import concrete, has_tensor, is_scalar
+from .values import concrete, has_tensor, inside_transform, is_scalar, lift
 
 _INVALID = (
     "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and "
@@ -86,7 +86,9 @@ def _as_index_array(k: Any) -> Any:
 
         return array(k)
     out = np.asarray(k)
-    return out.astype(np.intp) if out.size == 0 and out.dtype.kind == "f" else out
+    if out.size == 0 and out.dtype.kind == "f":
+        out = out.astype(np.intp)
+    return lift(out) if inside_transform() else out
 
 
 def _entries(key: Any) -> list[Any]:

@@ -245,23 +245,25 @@ class OpPlan(NamedTuple):
     """What recording an op needs, worked out once."""
 
     node: type[OpNode]
-    rules: tuple[Any, ...]  # one derivative per operand; variadic: one for all
+    rules: tuple[Any, ...]  # one derivative per operand
     reads: tuple[frozenset[int], ...]
     names: tuple[tuple[int, ...], ...]  # what a Partial's rule is called with
     variadic: bool
 
 
 @functools.cache
-def plan_of(name: str) -> OpPlan:
-    """Return the plan of an op."""
+def _node_class(name: str, base: type[OpNode]) -> type[OpNode]:
+    return type(node_name(name), (base,), {"__slots__": (), "__module__": __name__})
+
+
+@functools.cache
+def plan_of(name: str, count: int) -> OpPlan:
+    """Return the plan of an op with that many operands."""
     op = OPS[name]
-    count = len(op.derivatives)
-    ordered = [op.reads(k) for k in range(count)]
-    base = ViewNode if op.kind is Kind.VIEW else OpNode
-    node = type(node_name(name), (base,), {"__slots__": (), "__module__": __name__})
+    ordered = [op.reads(k, count) for k in range(count)]
     return OpPlan(
-        node,
-        op.derivatives,
+        _node_class(name, ViewNode if op.kind is Kind.VIEW else OpNode),
+        tuple(map(op.derivative, range(count))),
         tuple(map(frozenset, ordered)),
         tuple(ordered),
         op.variadic,
@@ -319,10 +321,9 @@ class OpNode(Node):
         self, b: Builder, position: int, ct: Any, out: Any, operands: list[Any]
     ) -> Any:
         plan = self.plan
-        index = min(position, len(plan.rules) - 1) if plan.variadic else position
-        rule = plan.rules[index]
+        rule = plan.rules[position]
         if type(rule) is Partial:
-            reads = [out if k == OUT else operands[k] for k in plan.names[index]]
+            reads = [out if k == OUT else operands[k] for k in plan.names[position]]
             factor = rule.rule(b, *reads)
             return b.unbroadcast(b.scale(ct, factor), operands[position])
         if type(rule) is Vjp:
@@ -571,7 +572,7 @@ def make_view(
     result._made_without_grad = t._made_without_grad
     edge = edge_of(t)
     if edge is not None:
-        plan = plan_of(op.name)
+        plan = plan_of(op.name, len(data))
         operands = (Outline(t._data), *indices)
         result._node = plan.node((edge,), op, plan, (0,), operands, None, attrs)
     return result
@@ -596,10 +597,10 @@ def record_op(
             found.append(k)
     if not found or not is_inexact(result._data):
         return
-    plan = plan_of(op.name)
-    reads: frozenset[int] = frozenset()
-    for k in found:
-        reads |= plan.reads[min(k, len(plan.reads) - 1) if plan.variadic else k]
+    plan = plan_of(op.name, len(data))
+    reads = plan.reads[found[0]]
+    for k in found[1:]:
+        reads |= plan.reads[k]
     kept = tuple(
         _kept(x, data[k], edges[k], k in reads, overwritten)
         for k, x in enumerate(operands)

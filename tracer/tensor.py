@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ir import ops  # noqa: F401 - defines the ops
-from ..ir.dims import Expr
 from ..ir.errors import GradientBreakError, GradientError, ShapeError, UnsupportedError
 from ..ir.func import type_of
 from ..ir.op import OPS, Op
@@ -24,6 +23,7 @@ from ..runtime.storage import Storage
 from . import dispatch, tape
 from .location import user_location
 from .modes import STATE
+from .symbols import SymInt
 
 if TYPE_CHECKING:
     from .tape import AccumulateGrad, Node, ViewStep
@@ -81,10 +81,10 @@ def _operate(op: Op, x: Any, y: Any, other: Any) -> Any:
 
 def _operand(x: Any) -> Any:
     """Return `x` as an operand of an operator, or NotImplemented."""
-    if isinstance(x, Tensor | int | float | complex | np.ndarray | np.generic | Expr):
+    if isinstance(x, Tensor | int | float | complex | np.ndarray | np.generic | SymInt):
         return x
     if isinstance(x, list | tuple):
-        return _part("functions").FUNCTIONS[np.asarray](x)
+        return _part("functions.core").asarray(x)
     return NotImplemented
 
 

@@ -322,7 +322,7 @@ def _stacked(x: Any) -> Any:
     """Return nested lists with Tensors inside as one Tensor."""
     if isinstance(x, list | tuple):
         if not has_tensor(x) and not any(isinstance(e, SymInt) for e in x):
-            return np.asarray(x)
+            return lift(np.asarray(x))
         parts = [_stacked(e) for e in x]
         shapes = {shape_of(p) for p in parts}
         if len({len(s) for s in shapes}) != 1:
@@ -333,7 +333,7 @@ def _stacked(x: Any) -> Any:
         from .join import stack
 
         return stack(parts)
-    return asarray(x)
+    return lift(np.asarray(x)) if isinstance(x, int | float | complex) else asarray(x)
 
 
 @implements(np.array)
