@@ -25,7 +25,7 @@ from ..ir.op import OPS
 from . import dispatch
 from .location import user_location
 from .symbols import SymInt, clamp, is_int
-from .values import concrete, has_tensor, inside_transform, is_scalar, lift
+from .values import concrete, constant, is_scalar, is_symbolic
 
 _INVALID = (
     "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and "
@@ -81,14 +81,14 @@ def _as_index_array(k: Any) -> Any:
     """Return a list or tuple within a key as an array."""
     if not isinstance(k, list | tuple):
         raise IndexRangeError(_INVALID)
-    if has_tensor(k):
+    if is_symbolic(k):
         from .functions.create import array
 
         return array(k)
     out = np.asarray(k)
     if out.size == 0 and out.dtype.kind == "f":
         out = out.astype(np.intp)
-    return lift(out) if inside_transform() else out
+    return constant(out)
 
 
 def _entries(key: Any) -> list[Any]:
@@ -250,7 +250,7 @@ class _Reader:
                 rule="the number of selected elements is not known here",
                 hint="use np.where, or the mask with slices only",
             )
-        for index in values.nonzero():
+        for index in map(constant, values.nonzero()):
             self.plan.places.append((self.shape[self.source], self.source))
             self.index_array(index)
 
@@ -271,7 +271,7 @@ class _Reader:
         self.plan.views.append(("expand_dims", (), {"axis": (self.axis,)}))
         self.plan.places.append((1, self.axis))
         self.plan.axes.append(self.axis)
-        self.plan.arrays.append(np.zeros(int(bool(value)), np.intp))
+        self.plan.arrays.append(constant(np.zeros(int(bool(value)), np.intp)))
         self.axis += 1
 
 
@@ -281,7 +281,7 @@ def _in_range(p: Plan, selected: Sequence[Any]) -> list[Any]:
     Where nothing is selected NumPy does not look at the indices.
     """
     if any(is_literal(d, 0) for d in selected):
-        return [np.zeros(tuple(selected), np.intp)] * len(p.arrays)
+        return [constant(np.zeros(tuple(selected), np.intp))] * len(p.arrays)
     for k, (size, axis) in zip(p.arrays, p.places, strict=True):
         values = concrete(k)
         if values is None or isinstance(size, SymInt) or not values.size:
@@ -484,7 +484,7 @@ def as_value(value: Any) -> Any:
     if isinstance(value, SymInt):
         return _apply("full", value, shape=(), dtype=np.dtype(np.int64))
     if isinstance(value, list | tuple):
-        if has_tensor(value):
+        if is_symbolic(value):
             from .functions.create import array
 
             return array(value)

@@ -129,10 +129,13 @@ def compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
     if axis is None:
         x, axis = flat(x), 0
     k = axis_index(axis, len(x.shape))
-    mask = _must_be_known(asarray(condition), "compress")
-    if mask.ndim != 1:
+    mask = cast(asarray(condition), np.bool_)
+    if len(mask.shape) != 1:
         raise ShapeError("condition must be a 1-d array")
-    return finish(getitem(x, (*_along(k), np.flatnonzero(mask))), out)
+    if mask.shape[0] != x.shape[k]:
+        x = getitem(x, (*_along(k), slice(0, mask.shape[0])))
+        mask = getitem(mask, slice(0, x.shape[k]))
+    return finish(getitem(x, (*_along(k), mask)), out)
 
 
 @implements(np.extract)
@@ -198,20 +201,32 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
 @implements(np.nonzero)
 def nonzero(a: Any) -> Any:
-    values = _must_be_known(asarray(a), "nonzero")
-    if not values.ndim:
+    x = asarray(a)
+    if not x.shape:
         raise ShapeError("Calling nonzero on 0d arrays is not allowed.")
-    return tuple(map(lift, values.nonzero()))
+    values = concrete(x)
+    if values is not None:
+        return tuple(map(lift, values.nonzero()))
+    places = flatnonzero(x)
+    return unravel_index(places, x.shape) if len(x.shape) > 1 else (places,)
 
 
 @implements(np.flatnonzero)
 def flatnonzero(a: Any) -> Any:
-    return lift(np.flatnonzero(_must_be_known(asarray(a), "flatnonzero")))
+    x = flat(asarray(a))
+    values = concrete(x)
+    if values is not None:
+        return lift(np.flatnonzero(values))
+    return getitem(apply("arange", size=x.shape[0]), cast(x, np.bool_))
 
 
 @implements(np.argwhere)
 def argwhere(a: Any) -> Any:
-    return lift(np.argwhere(_must_be_known(asarray(a), "argwhere")))
+    from .join import stack
+
+    x = asarray(a)
+    values = concrete(x)
+    return lift(np.argwhere(values)) if values is not None else stack(nonzero(x), 1)
 
 
 @implements(np.unravel_index)
@@ -247,7 +262,7 @@ def ix_(*args: Any) -> Any:
         if len(x.shape) != 1:
             raise ShapeError("Cross index must be 1 dimensional")
         if x.dtype == np.bool_:
-            x = lift(np.flatnonzero(_must_be_known(x, "ix_")))
+            x = flatnonzero(x)
         others = tuple(j for j in range(len(args)) if j != k)
         out.append(apply("expand_dims", x, axis=others) if others else x)
     return tuple(out)
@@ -458,10 +473,21 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
 
 @implements(np.digitize)
 def digitize(x: Any, bins: Any, right: bool = False) -> Any:
-    edges = _must_be_known(asarray(bins), "digitize")
-    if edges.size > 1 and edges[0] > edges[-1]:
-        raise unsupported("digitize: decreasing bins", "increasing bins have a rule")
-    return searchsorted(bins, x, "left" if right else "right")
+    edges = asarray(bins)
+    known = concrete(edges)
+    rises = searchsorted(edges, x, "left" if right else "right")
+    if known is not None and (known[:-1] <= known[1:]).all():
+        return rises
+    n = edges.shape[0]
+    back = apply("flip", edges, axis=(0,))
+    falls = apply("subtract", n, searchsorted(back, x, "right" if right else "left"))
+    if known is not None:
+        if (known[:-1] >= known[1:]).all():
+            return falls
+        raise ShapeError("bins must be monotonically increasing or decreasing")
+    ends = (apply("select", edges, k, axis=0) for k in (0, n - 1))
+    r = apply("where", apply("less_equal", *ends), rises, falls)
+    return r if shape_of(r) else apply("item", r)
 
 
 @implements(np.bincount)

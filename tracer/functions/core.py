@@ -20,7 +20,7 @@ from ...ir.op import OPS
 from .. import dispatch
 from ..location import user_location
 from ..symbols import SymInt, is_int
-from ..values import has_tensor, is_tensor, lift
+from ..values import constant, has_tensor, is_symbolic, is_tensor, lift
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 CREATION: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -82,11 +82,11 @@ def asarray(x: Any) -> Any:
         return x
     if isinstance(x, SymInt):
         return apply("full", x, shape=(), dtype=np.dtype(np.int64))
-    if isinstance(x, list | tuple) and has_tensor(x):
+    if isinstance(x, list | tuple) and is_symbolic(x):
         from .create import array
 
         return array(x)
-    return np.asarray(x)
+    return x if isinstance(x, np.ndarray) else constant(np.asarray(x))
 
 
 def operand(x: Any) -> Any:
@@ -252,11 +252,13 @@ __all__ = [
     "axis_index",
     "axis_tuple",
     "cast",
+    "constant",
     "creates",
     "dtype_of",
     "finish",
     "has_tensor",
     "implements",
+    "is_symbolic",
     "is_tensor",
     "lift",
     "no_support",

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.errors import DTypeError, ShapeError
 from ..symbols import SymInt, is_int
-from ..values import concrete, has_tensor, is_tensor, is_traced, lift
+from ..values import concrete, has_tensor, is_symbolic, is_tensor, is_traced, lift
 from .core import (
     apply,
     as_shape,
@@ -321,7 +321,7 @@ def meshgrid(
 def _stacked(x: Any) -> Any:
     """Return nested lists with Tensors inside as one Tensor."""
     if isinstance(x, list | tuple):
-        if not has_tensor(x) and not any(isinstance(e, SymInt) for e in x):
+        if not is_symbolic(x):
             return lift(np.asarray(x))
         parts = [_stacked(e) for e in x]
         shapes = {shape_of(p) for p in parts}
@@ -348,7 +348,7 @@ def array(
     ndmin: int = 0,
     **like: Any,
 ) -> Any:
-    if isinstance(object, list | tuple) and _has_symbolic(object):
+    if isinstance(object, list | tuple) and is_symbolic(object):
         x = cast(_stacked(object), dtype)
     elif is_tensor(object) or isinstance(object, SymInt):
         x = cast(asarray(object), dtype)
@@ -362,12 +362,6 @@ def array(
     if missing > 0:
         x = apply("expand_dims", x, axis=tuple(range(missing)))
     return x
-
-
-def _has_symbolic(x: Any) -> bool:
-    if isinstance(x, list | tuple):
-        return any(map(_has_symbolic, x))
-    return is_tensor(x) or isinstance(x, SymInt)
 
 
 @implements(np.asarray, np.asanyarray, np.ascontiguousarray)

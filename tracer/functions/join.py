@@ -18,6 +18,7 @@ from .core import (
     asarray,
     axis_index,
     cast,
+    constant,
     finish,
     implements,
     product,
@@ -268,7 +269,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
                 "the size of the result depends on them",
             )
         if counts.size != 1:
-            where = np.repeat(np.arange(int(n)), counts)
+            where = constant(np.repeat(np.arange(int(n)), counts))
             return apply("gather", x, where, axes=(k,), position=k)
         times = int(counts.ravel()[0])
     if isinstance(times, int) and times < 0:
@@ -378,7 +379,7 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Any:
     if not isinstance(obj, slice) and concrete(obj) is None:
         raise unsupported("delete: computed indices", "the size is open")
     index = obj if isinstance(obj, slice) else np.asarray(concrete(obj))
-    kept = np.delete(np.arange(int(n)), index)
+    kept = constant(np.delete(np.arange(int(n)), index))
     return apply("gather", x, kept, axes=(k,), position=k)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import ShapeError
+from ..values import concrete, is_symbolic
 from .core import (
     all_axes,
     apply,
@@ -86,15 +87,19 @@ def quantile(
         raise unsupported(
             f"quantile: method={method!r} or weights", "only method='linear' has a rule"
         )
-    if hasattr(q, "shape") and not isinstance(q, np.ndarray | np.generic):
-        raise unsupported("quantile: q is a Tensor", "q must be a number or an array")
-    at = np.asarray(q, np.float64)
-    if ((at < 0) | (at > 1)).any():
-        raise ShapeError("Quantiles must be in the range [0, 1]")
     x, axes = _reduced_last(asarray(a), axis)
     k = len(x.shape) - 1
     s = apply("sort", x if x.dtype.kind == "f" else cast(x, np.float64), axis=k)
-    parts = [_at_quantile(s, k, float(p)) for p in at.ravel()]
+    at = asarray(q)
+    known = concrete(at)
+    if known is not None and ((known < 0) | (known > 1)).any():
+        raise ShapeError("Quantiles must be in the range [0, 1]")
+    if known is None:
+        flat = apply("reshape", at, shape=(product(at.shape),))
+        levels = [apply("select", flat, n, axis=0) for n in range(int(flat.shape[0]))]
+        parts = [_at_level(s, k, cast(p, np.float64)) for p in levels]
+    else:
+        parts = [_at_quantile(s, k, float(p)) for p in known.ravel()]
     parts = [_keep_axes(p, axes, x, keepdims) for p in parts]
     if not at.shape:
         return finish(parts[0], out)
@@ -129,6 +134,21 @@ def _at_quantile(s: Any, k: int, p: float) -> Any:
     return _nan_if_last(s, k, r)
 
 
+def _at_level(s: Any, k: int, p: Any) -> Any:
+    """Interpolate in a sorted array at a quantile that is computed."""
+    last = s.shape[k] - 1
+    position = apply("multiply", p, last)
+    low = apply("minimum", cast(apply("floor", position), np.int64), last)
+    weight = apply("subtract", position, low)
+    below = apply("select", s, low, axis=k)
+    above = apply("select", s, apply("minimum", apply("add", low, 1), last), axis=k)
+    gap = apply("subtract", above, below)
+    far = apply("subtract", above, apply("multiply", gap, apply("subtract", 1, weight)))
+    near = apply("add", below, apply("multiply", gap, weight))
+    r = scalar_where(apply("greater_equal", weight, 0.5), far, near)
+    return _nan_if_last(s, k, r)
+
+
 def _nan_if_last(s: Any, k: int, r: Any) -> Any:
     last = apply("select", s, s.shape[k] - 1, axis=k)
     return scalar_where(apply("isnan", last), last, r)
@@ -150,9 +170,7 @@ def percentile(
     *,
     weights: Any = None,
 ) -> Any:
-    if hasattr(q, "shape") and not isinstance(q, np.ndarray | np.generic):
-        raise unsupported("percentile: q is a Tensor", "q must be a number or an array")
-    at = np.true_divide(q, 100)
+    at = apply("divide", asarray(q), 100) if is_symbolic(q) else np.true_divide(q, 100)
     return quantile(
         a, at, axis, out, overwrite_input, method, keepdims, weights=weights
     )

@@ -11,6 +11,7 @@ from ...ir.errors import DTypeError, ShapeError
 from .. import dispatch
 from ..index import alias
 from ..symbols import SymInt, is_int
+from ..values import is_traced
 from .core import (
     all_axes,
     apply,
@@ -68,6 +69,12 @@ def reshape(
         x = apply("copy", x)
     want = _resolve(as_shape(shape), product(x.shape), x.shape)
     if order == "A":
+        if is_traced(x) and len(x.shape) > 1:
+            raise unsupported(
+                "reshape: order='A' or 'K'",
+                "the layout of an array is not part of a captured function",
+                "use order='C' or order='F'",
+            )
         order = "F" if _is_fortran(x) else "C"
     if order == "F":
         reverse = range(len(x.shape) - 1, -1, -1)
