@@ -11,7 +11,7 @@ from ...ir.errors import DTypeError, ShapeError
 from .. import dispatch
 from ..index import alias
 from ..symbols import SymInt, is_int
-from ..values import is_traced
+from ..values import is_tensor, is_traced
 from .core import (
     all_axes,
     apply,
@@ -69,12 +69,6 @@ def reshape(
         x = apply("copy", x)
     want = _resolve(as_shape(shape), product(x.shape), x.shape)
     if order == "A":
-        if is_traced(x) and len(x.shape) > 1:
-            raise unsupported(
-                "reshape: order='A' or 'K'",
-                "the layout of an array is not part of a captured function",
-                "use order='C' or order='F'",
-            )
         order = "F" if _is_fortran(x) else "C"
     if order == "F":
         reverse = range(len(x.shape) - 1, -1, -1)
@@ -86,16 +80,32 @@ def reshape(
     return apply("reshape", x, shape=want)
 
 
+def _laid_out(x: Any) -> Any:
+    """Return an ndarray with the layout of `x`; a trace notes that it was read."""
+    if not is_tensor(x):
+        return x
+    if is_traced(x):
+        return x._trace.layout(x._value)
+    return x._data
+
+
 def _is_fortran(x: Any) -> bool:
-    flags = getattr(getattr(x, "_data", x), "flags", None)
-    return flags is not None and flags.fnc
+    flags = getattr(_laid_out(x), "flags", None)
+    return flags is not None and bool(flags.fnc)
+
+
+def _in_memory_order(x: Any) -> Any:
+    """Return a view of `x` whose axes go from the longest stride to the shortest."""
+    strides = [abs(s) for s in getattr(_laid_out(x), "strides", ())]
+    order = sorted(range(len(strides)), key=lambda k: -strides[k])
+    return permuted(x, order) if order != list(range(len(order))) else x
 
 
 @implements(np.ravel)
 def ravel(a: Any, order: str = "C") -> Any:
     x = asarray(a)
     if order == "K":
-        order = "A"
+        x, order = _in_memory_order(x), "C"
     return reshape(x, (product(x.shape),), order)
 
 
