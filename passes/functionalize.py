@@ -161,7 +161,8 @@ class _Functionalizer:
 
     def view(self, node: Node) -> None:
         base, position = viewed(node), node.op.views
-        assert base is not None and position == 0
+        assert base is not None
+        assert position == 0
         rest = tuple(map(self.read, node.operands[1:]))
         self.views[node.result] = _View(base, node, rest)
         self.read(node.result)
@@ -255,7 +256,9 @@ class _Functionalizer:
                 rule="the condition of a loop is computed once more than its body.",
                 hint="move the write into the body, or loop over a range and break",
             )
-        params = [self.b.value(first.params[k].type, first.params[k].name) for k in kept]
+        params = [
+            self.b.value(first.params[k].type, first.params[k].name) for k in kept
+        ]
         params += [self.b.value(r.type.array(), r.name) for r in written]
         blocks = []
         with self.branch(node) as nodes:

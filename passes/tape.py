@@ -168,16 +168,14 @@ class Sources:
         for k, step in enumerate(steps):
             self._enter(k, (step.node,), step.node.results)
             if step.replaced is not None:
-                extras = (*step.extras, *step.symbols)
+                extras: list[Value | Symbol] = [*step.extras, *step.symbols]
                 self._enter(k, step.replaced, extras)
 
     def _enter(
         self, k: int, nodes: tuple[Node, ...], defines: Sequence[Value | Symbol]
     ) -> None:
         inputs = self.inputs(nodes)
-        again = work(nodes) + sum(self._again(x) for x in inputs)
-        if any(n.op.kind in NEVER_AGAIN for n in nodes):
-            again = math.inf
+        again = self.repeating(nodes) + sum(self._again(x) for x in inputs)
         made = _Made(k, nodes, again)
         own = (defined_symbol(n) for n in nodes)
         self.counts.update((s, made) for s in own if s is not None)
@@ -186,6 +184,12 @@ class Sources:
             if isinstance(v, Value):
                 self.made[v] = made
                 self.cost[v] = min(again, self.saving(v))
+
+    def repeating(self, nodes: Sequence[Node]) -> float:
+        """Return the cost of computing nodes again, apart from their inputs."""
+        if any(n.op.kind in NEVER_AGAIN for n in nodes):
+            return math.inf
+        return work(nodes)
 
     def _again(self, x: Value | Symbol) -> float:
         if isinstance(x, Symbol):
@@ -272,16 +276,13 @@ def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
     found: dict[Symbol, None] = {}
     for node in nodes:
         for inner in (node, *(n for r in node.regions for n in walk(r))):
-            for d in dims_of_node(inner):
-                for s in sorted(dims.symbols_of(d), key=str):
-                    found.setdefault(s)
+            every: list[object] = [*dims_of_node(inner)]
             for region in inner.regions:
-                for x in (*region.results, *region.params):
-                    shape = x.type.shape if isinstance(x, Value) else (x,)
-                    for d in shape:
-                        if isinstance(d, Expr):
-                            for s in sorted(dims.symbols_of(d), key=str):
-                                found.setdefault(s)
+                every += (x for x in region.results if not isinstance(x, Value))
+                every += (d for p in region.params for d in p.type.shape)
+            for d in every:
+                if isinstance(d, Expr):
+                    found.update(dict.fromkeys(sorted(dims.symbols_of(d), key=str)))
     return list(found)
 
 

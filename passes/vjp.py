@@ -4,7 +4,7 @@
 one extra parameter per differentiable result. The forward nodes stay as they are; the
 reverse nodes follow them. A read of a part adds into that part of the cotangent:
 
-    %v: f64[] = select %y, i {axis=0}      %dy.1: f64[n] = select_scatter_add %dy, %dv, i
+    %v: f64[] = select %y, i {axis=0}     %dy.1: f64[n] = select_scatter_add %dy, %dv, i
 
 A region is reversed as a region (loops: vjp_loops.py). Its reverse is built first, in
 terms of values of the forward region; those that it turns out to read are then computed
@@ -97,7 +97,7 @@ def _check(f: Func, wrt: Sequence[int], results: Sequence[int]) -> None:
     for i in results:
         if not _is_float(f.results[i]):
             raise GradientError(
-                f"@{f.name}: result {i} is {type_of(f.results[i])} and has no derivative",
+                f"@{f.name}: no derivative of result {i}, {type_of(f.results[i])}",
                 rule="only floats have derivatives.",
             )
 
@@ -314,4 +314,3 @@ def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:
 
 def _counts(node: Node) -> bool:
     return defined_symbol(node) is not None and node.op.kind is not Kind.SIZE
-

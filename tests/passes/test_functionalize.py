@@ -1,16 +1,15 @@
-"""functionalize keeps the meaning of traced programs; what it cannot keep it refuses."""
+"""functionalize keeps the meaning of traced programs, or refuses."""
 
 import copy
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import arguments, program
 
 from retrograde.ir.errors import UnsupportedError
-from retrograde.ir.func import Func, walk
+from retrograde.ir.func import Func
 from retrograde.ir.interp import run
 from retrograde.ir.text import parse, show
 from retrograde.ir.verify import verify
