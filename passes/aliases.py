@@ -4,8 +4,8 @@ A *root* is a value with memory of its own, as far as one looks: a parameter, th
 of an op that is not a view, and also the array results and carries of control flow,
 which may in truth be the memory of something else. `same` resolves those that are for
 certain (a carry that is yielded unchanged, a cond that yields one value either way).
-For the rest, `sources` and `partners` say what they may be; a write to one while the other
-is still used cannot be expressed by values and is found with `conflict`.
+For the rest, `sources` and `partners` say what they may be; a write to one while the
+other is still used cannot be expressed by values and is found with `conflict`.
 """
 
 from __future__ import annotations

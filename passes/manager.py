@@ -13,6 +13,7 @@ from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
 from .partition import partition
+from .simplify import simplify
 from .vjp import vjp
 
 Pass: TypeAlias = Callable[[Func], Func]
@@ -32,6 +33,7 @@ def pullback(f: Func) -> Func:
 PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
     "vjp": joint,
+    "simplify": simplify,
     "cse": cse,
     "dce": dce,
     "partition": pullback,
@@ -39,8 +41,8 @@ PASSES: dict[str, Pass] = {
 
 # What runs in which order; `vjp` and `partition` are given with their arguments.
 PIPELINES: dict[str, tuple[str, ...]] = {
-    "pure": ("functionalize", "cse", "dce"),
-    "optimize": ("cse", "dce"),
+    "pure": ("functionalize", "simplify", "cse", "dce"),
+    "optimize": ("simplify", "cse", "dce"),
 }
 
 

@@ -21,7 +21,7 @@ from retrograde.passes.manager import PASSES
 from retrograde.passes.partition import partition
 from retrograde.passes.vjp import vjp
 
-KEEPING = ("cse", "dce")
+KEEPING = ("simplify", "cse", "dce")
 
 
 def count(f: Func) -> int:
