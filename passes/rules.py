@@ -9,7 +9,8 @@ A replacement of another type (dtype, shape, scalar or weak mark) is discarded, 
 Values are kept bit for bit, NaN and the sign of zero included. So `x + 0.0`, which
 turns -0.0 into 0.0, stays; so does `0 * x`, which is NaN for an infinite x. Exceptions
 are powers, which NumPy's own operator also takes apart (`x ** 3` differs from pow in
-the last bit, `x ** 0.5` at -0.0 and -inf), and the sum of equal numbers, a product.
+the last bit, `x ** 0.5` at -0.0 and -inf), the sum of equal numbers, a product, and a
+part that is set to zero and then added to: it keeps the sign of a zero.
 """
 
 from __future__ import annotations
@@ -369,6 +370,19 @@ def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -
     return None
 
 
+def added_to_zero(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
+    """Put into a part that was just set to zero, instead of adding to it."""
+    op = node.op
+    if op.kind is not Kind.SCATTER or not op.accumulates or op.overlapping:
+        return None
+    under = definition(node.operands[0])
+    if under is None or under.op.of != op.of or under.op.accumulates:
+        return None
+    if not is_number(under.operands[1], 0) or not same_place(node, under, 2):
+        return None
+    return b.apply(under.op, (under.operands[0], *node.operands[1:]), node.attrs)
+
+
 def decomposed(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
     """Expand an op that declares how it is made of simpler ones."""
     rule = node.op.decompose
@@ -419,6 +433,7 @@ GENERAL: tuple[Callable[[ScopedBuilder, Node, Definition], Any], ...] = (
     view_of_full,
     view_of_scatter,
     scatter_over_scatter,
+    added_to_zero,
     number_for_full,
     decomposed,
 )

@@ -72,7 +72,7 @@ def vjp(
         for i, s in seed.items():
             reverser.accumulate(ct, f.results[i], reverser.seed(s, f.results[i]))
         steps = reverser.sweep(f.nodes, ct)
-        grads = [reverser.total(ct, f.params[j]) for j in wrt]
+        grads = [reverser.gradient(ct, f.params[j]) for j in wrt]
     nodes = [n for s in steps for n in (s.replaced or (s.node,))]
     block = b.finish((*f.params, *params), (*f.results, *grads))
     block.nodes = (*nodes, *block.nodes)
@@ -178,6 +178,17 @@ class Reverser:
         if isinstance(d, Value) and have.dtype == want.dtype and not have.weak:
             return d
         return self.seed(d, x) if not isinstance(d, Value) else self.b.cast(d, want)
+
+    def gradient(self, ct: Cotangents, x: Value) -> Operand:
+        """Return the total as a result: an array for an array, a scalar for others."""
+        d, want = self.total(ct, x), cotangent_type(x.type)
+        have = type_of(d)
+        hint, attrs = f"d{x.name}", {"shape": (), "dtype": want.dtype}
+        if have.weak or (have.scalar and not want.scalar):
+            d = self.b.apply(OPS["full"], (d,), attrs, hint=hint)
+        if want.scalar and (have.weak or not have.scalar):
+            d = self.b.apply(OPS["item"], (d,), {}, hint=hint)
+        return d
 
     # Nodes ------------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS
 from ..ir.types import I64, Type
 from . import activity
+from .ranges import Range
 from .scope import Renamer, with_operands
-from .tape import Range, Sources, load, store
+from .tape import Sources, load, store
 from .vjp import Cotangents, Reversed, Reverser, Step, cotangent_type, replaced
 
 

@@ -39,9 +39,9 @@ def test_passes_keep_answers(seed: int, size: int, names: list[str]) -> None:
         expected = run(start, *copy.deepcopy(inputs))
         g = start
         for name in names:
-            g = PASSES[name](g)
+            before, g = g, PASSES[name](g)
             verify(g)
-            assert count(g) <= count(start) or name == "simplify"
+            assert count(g) <= count(before) or name == "simplify"
             for a, b in zip(run(g, *copy.deepcopy(inputs)), expected, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
@@ -161,5 +161,5 @@ def test_time_grows_linearly(name: str) -> None:
             best = min(best, time.perf_counter() - start)
         return best
 
-    small, large = seconds(chain(250)), seconds(chain(2000))
-    assert large < 8 * small * 4
+    small, large = seconds(chain(500)), seconds(chain(4000))
+    assert large < 40 * small  # it would be 64 times if it grew with the square
