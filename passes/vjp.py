@@ -233,7 +233,9 @@ class Reverser:
                 # Into the cotangent that is there: no zeros, no full-size addition.
                 into = (ct[x], d, *xs[1:])
                 twin, hint = OPS[op.scatter_add], f"d{x.name}"
-                ct[x] = self.b.apply(twin, into, node.attrs, hint=hint)
+                # A count belongs to the read, which defines or checks it.
+                attrs = {k: a for k, a in node.attrs.items() if k != "count"}
+                ct[x] = self.b.apply(twin, into, attrs, hint=hint)
                 continue
             self.accumulate(ct, x, self.contribution(node, k, d, x))
 

@@ -36,6 +36,7 @@ def view(
     indices: tuple[str, ...] = (),
     inverse: Callable[..., Any] | None = None,
     overlapping: bool = False,
+    decides_layout: bool = False,
 ) -> None:
     """Define a view op with its scatter and scatter_add twins.
 
@@ -68,6 +69,7 @@ def view(
         scatter_add=f"{name}_scatter_add",
         index_map=index_map,
         overlapping=overlapping,
+        decides_layout=decides_layout,
     )
     for accumulates in (False, True):
         _twin(name, shape, eager, samples, indices, inverse, overlapping, accumulates)
@@ -148,7 +150,11 @@ def _twin(
         operands=("x", "new", *indices),
         infer=infer,
         eager=run,
-        derivatives=(Vjp(in_base, indices), Vjp(in_new, indices), *index_rules),
+        derivatives=(
+            Vjp(in_base, () if accumulates else indices),
+            Vjp(in_new, indices),
+            *index_rules,
+        ),
         lower=None,
         samples=twin_samples,
         of=name,
@@ -343,6 +349,7 @@ view(
     index_map=_reshape_map,
     samples=_reshape_samples,
     inverse=_unreshape,
+    decides_layout=True,
 )
 
 
