@@ -47,6 +47,7 @@ from .nests import (
     Cast,
     Check,
     Failure,
+    Fill,
     Let,
     Lit,
     Load,
@@ -269,7 +270,7 @@ class Lowering:
             return found
         t = type_of(x)
         b = self.allocate(t.dtype, t.shape)
-        self.emit(Store(b, 0, cast(self.element(x, ()), t.dtype)))
+        self.emit(Fill(b, 0, t.size, cast(self.element(x, ()), t.dtype)))
         return whole(b, t.shape)
 
     def contiguous(self, x: Operand) -> Stored:
@@ -418,7 +419,7 @@ class Lowering:
         given = self.given(node)
         base = self.values[x] if isinstance(x, Value) else None
         if not isinstance(base, Stored):
-            self.values[v] = self.spread(x, v.type)
+            self.values[v] = self.element(x, ())  # the same at every index
             return
 
         def where(index: Index) -> Dim:
@@ -430,22 +431,15 @@ class Lowering:
         filled = same and dims.product(v.type.shape) == dims.product(base.shape)
         self.define(v, Stored(base.buffer, where, v.type.shape, filled))
 
-    def spread(self, x: Operand, t: Type) -> Place:
-        """Return a view of a 0-d value: a register, or memory filled with it."""
-        if not t.shape:
-            return self.element(x, ())
-        b = self.allocate(t.dtype, ())
-        self.emit(Store(b, 0, cast(self.element(x, ()), t.dtype)))
-        return Stored(b, lambda index: 0, t.shape, False)
-
     def identity(self, node: Node) -> None:
         """Lower a copy: 0-d values are registers; arrays get memory of their own."""
         (x,) = node.operands
         v = node.result
         found = self.values[x] if isinstance(x, Value) else None
-        if not isinstance(found, Stored):
+        if not isinstance(found, Stored) and not v.type.shape:
             self.values[v] = cast(self.element(x, ()), v.type.dtype)
             return
+        found = self.stored(x)
         b = self.target(v)
         self.copy_into(b, found)
         self.define(v, whole(b, v.type.shape))
@@ -623,8 +617,7 @@ def _result(low: Lowering, i: int, r: Operand, t: Type) -> Reg | Buffer:
         name = f"result{i}"
         low.emit(Let(name, cast(low.element(r, ()), t.dtype)))
         return Reg(name, t.dtype)
-    place = low.values[r] if isinstance(r, Value) else None
-    assert isinstance(place, Stored)
+    place = low.stored(r)
     have = low.result_buffers.get(i)
     if have is not None and place.buffer is have and place.whole:
         return have
