@@ -20,6 +20,8 @@ from .func import Block, Func, Node, Operand, Value, type_of
 from .op import OPS, Op
 from .types import Type, type_of_array
 
+PYTHON_NUMBERS = (bool, int, float, complex)
+
 
 class Builder:
     """Applies ops; `b.sin(x)` is `b.apply(OPS["sin"], (x,), {})`."""
@@ -51,11 +53,16 @@ class Builder:
         return dims.product(shape[k] for k in axes)
 
     def scale(self, ct: Any, factor: Any) -> Any:
-        """Return ct * factor; the numbers 1 and -1 cost nothing."""
+        """Return ct * factor; 1 and -1 cost nothing, a boolean factor chooses.
+
+        Choosing keeps an infinite cotangent out of where the factor is zero.
+        """
         if isinstance(factor, int | float) and factor == 1:
             return ct
         if isinstance(factor, int | float) and factor == -1:
             return self.negative(ct)
+        if self.type_of(factor).dtype.kind == "b":
+            return self.where(factor, ct, 0.0)
         return self.multiply(ct, factor)
 
     def unbroadcast(self, ct: Any, like: Any) -> Any:
@@ -103,7 +110,10 @@ class ArrayBuilder(Builder):
     """Computes at once, on NumPy arrays."""
 
     def apply(self, op: Op, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-        return op.eager(*operands, **attrs)
+        out = op.eager(*operands, **attrs)
+        if op.weak and all(type(x) in PYTHON_NUMBERS for x in operands):
+            return out.item()  # NumPy makes a float64 of it, which is not weak
+        return out
 
     def type_of(self, x: Any) -> Type:
         return x.type if isinstance(x, Shaped) else type_of_array(x)
@@ -151,7 +161,7 @@ class IRBuilder(Builder):
         return Value(self.name(hint), type, base)
 
     def type_of(self, x: Any) -> Type:
-        return type_of(x)
+        return x.type if isinstance(x, Shaped) else type_of(x)
 
     def infer(
         self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any]

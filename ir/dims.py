@@ -402,6 +402,13 @@ def _proves(d: Dim, known: tuple[Expr, ...], depth: int) -> bool:
                     _proves(add(rest, mul(x, c)), known, depth - 1) for x in call.args
                 ):
                     return True
+            by = call.args[-1]
+            if call.kind == "floordiv" and isinstance(by, int) and by > 0:
+                # a - by + 1 <= by * (a//by) <= a
+                bound = add(call.args[0], 1 - by if c > 0 else 0)
+                rest = mul(add(d, mul(_atom(call), -c)), by)
+                if _proves(add(rest, mul(bound, c)), known, depth - 1):
+                    return True
     mine = {m: c for m, c in d.terms if m}
     for fact in known:
         shared = [c for m, c in fact.terms if m and mine.get(m, 0) * c > 0]

@@ -39,7 +39,7 @@ Operand: TypeAlias = Value | int | float | bool | complex | Expr
 Attrs: TypeAlias = Mapping[str, Any]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Block:
     """Parameters, nodes in order, and results: a function body or a region."""
 
@@ -48,7 +48,7 @@ class Block:
     results: tuple[Operand, ...] = ()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Node:
     """One application of an op; a control node has regions."""
 
@@ -58,6 +58,11 @@ class Node:
     results: tuple[Value, ...] = ()
     regions: tuple[Block, ...] = ()
     loc: Location | None = None
+
+    def __repr__(self) -> str:
+        from .text import show_node
+
+        return show_node(self)
 
     @property
     def result(self) -> Value:

@@ -96,20 +96,26 @@ class _Machine:
                 self.while_loop(node)
             case Kind.COND:
                 taken = node.regions[0 if self.get(node.operands[0]) else 1]
-                self.nodes(taken)
-                self.define(node.results, [self.get(x) for x in taken.results])
+                self.define(node.results, self.region(taken))
             case Kind.FUSED:
-                self.nodes(node.regions[0])
-                self.define(
-                    node.results, [self.get(x) for x in node.regions[0].results]
-                )
+                self.define(node.results, self.region(node.regions[0]))
             case _:
                 self.plain(node)
+
+    def region(self, b: Block) -> list[Any]:
+        """Run a region; the symbols that its nodes define end with it."""
+        outer = dict(self.symbols)
+        self.nodes(b)
+        results = [self.get(x) for x in b.results]
+        self.symbols = outer
+        return results
 
     def plain(self, node: Node) -> None:
         attrs = dict(node.attrs)
         count = attrs.get("count")
         defines = dims.as_symbol(count) if isinstance(count, Expr) else None
+        if defines in self.symbols:  # known already: the op checks it
+            defines = None
         if defines is not None:
             attrs["count"] = None
         try:
@@ -146,20 +152,22 @@ class _Machine:
         for i in range(a["start"], a["stop"], a["step"]):
             self.symbols[index] = i
             self.define(body.params, state)
-            self.nodes(body)
-            state = [self.get(x) for x in body.results]
+            state = self.region(body)
+        self.symbols.pop(index, None)
         self.define(node.results, state)
 
     def while_loop(self, node: Node) -> None:
         test, body = node.regions
         state = [self.get(x) for x in node.operands]
+        outer = dict(self.symbols)
         while True:
             self.define(test.params, state)
-            self.nodes(test)
+            self.nodes(test)  # the body sees what the test defines, symbols too
             if not self.get(test.results[0]):
                 break
-            self.nodes(body)
-            state = [self.get(x) for x in body.results]
+            state = self.region(body)
+            self.symbols = dict(outer)
+        self.symbols = outer
         self.define(node.results, state)
 
 

@@ -30,7 +30,8 @@ class Kind(StrEnum):
     REDUCTION = "reduction"
     VIEW = "view"
     SCATTER = "scatter"  # scatter or scatter_add twin of a view or of a gather
-    GATHER = "gather"
+    GATHER = "gather"  # by integer arrays
+    MASK = "mask"  # by a boolean array: the result's size is data
     CONTRACTION = "contraction"
     JOIN = "join"
     SCAN = "scan"
@@ -107,21 +108,24 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How a reduction is computed: a start value, a step, and the last step.
+    """How a reduction or a scan is computed: a start value, and a step per element.
 
-    All are templates over neutral scalar operations: `{acc}`, `{x}`, and `{count}` in
-    `finish`. `start` may name "first": the first element. `index=True` carries the
-    position of the winner instead (argmax), with `step` the test "x beats acc".
+    `step` is a template over neutral scalar operations with the fields `{acc}` and one
+    per operand name (`{x}`); operands are converted to `op.computes` first, and the
+    accumulator has the dtype of the result. `start` is a number, or "first" for the
+    first element: then an empty reduction is NumPy's ValueError, in a kernel too. With
+    `index=True` (argmax) the accumulator is an element, the result its position in C
+    order of the reduced axes, and `step` is the test "x replaces acc". A scan stores
+    the accumulator after every step. `associative` allows another order of the steps.
     """
 
     start: str
     step: str
-    finish: str = "{acc}"
     index: bool = False
     associative: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Op:
     """One op. There are no defaults for what an author must think about."""
 
@@ -145,8 +149,12 @@ class Op:
     # `index` of the result; indices are dims over loop symbols.
     index_map: Callable[..., Sequence[Dim]] | None = None
     overlapping: bool = False  # a view in which one element can appear twice
+    decides_layout: bool = False  # a view only where strides allow it, else a copy
     weak: bool = False  # an operator of Python: Python numbers in, Python number out
     cost: int = 1  # elementwise: about how many flops; 20 for a transcendental
+
+    def __repr__(self) -> str:
+        return f"Op({self.name!r})"
 
     @property
     def variadic(self) -> bool:
@@ -157,8 +165,11 @@ class Op:
         last = len(self.derivatives) - 1
         return self.derivatives[min(position, last) if self.variadic else position]
 
-    def reads(self, position: int) -> tuple[int, ...]:
-        """Return the positions (or OUT) whose values that derivative uses."""
+    def reads(self, position: int, count: int | None = None) -> tuple[int, ...]:
+        """Return the positions (or OUT) whose values that derivative uses.
+
+        `count` is the number of operands; a variadic op may need it.
+        """
         match self.derivative(position):
             case Partial() as d:
                 names = d.names
@@ -166,7 +177,17 @@ class Op:
                 names = d.reads
             case _:
                 return ()
-        return tuple(OUT if n == "out" else self.operands.index(n) for n in names)
+        found: list[int] = []
+        for name in names:
+            if name == "out":
+                found.append(OUT)
+            elif name.startswith("*"):
+                if count is None:
+                    raise ValueError(f"op {self.name!r}: the number of operands?")
+                found.extend(range(len(self.operands) - 1, count))
+            else:
+                found.append(self.operands.index(name))
+        return tuple(found)
 
     def cotangent(
         self,

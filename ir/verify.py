@@ -99,7 +99,9 @@ class _Verifier:
         if count is None or s is None:
             return facts
         if s in self.symbols:
-            raise IRError(f"symbol {s} is defined twice")
+            if node.op.kind is Kind.SIZE:
+                raise IRError(f"symbol {s} is defined twice")
+            return facts  # a known size, which the op checks
         self.symbols.add(s)
         return facts if node.op.kind is Kind.SIZE else facts.having(count)
 

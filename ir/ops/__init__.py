@@ -1,5 +1,29 @@
 """The op records. Importing this package defines every op."""
 
-from . import control, create, math, reduce, view
+from . import (
+    contract,
+    control,
+    create,
+    gather,
+    join,
+    math,
+    reduce,
+    scan,
+    sort,
+    special,
+    view,
+)
 
-__all__ = ["control", "create", "math", "reduce", "view"]
+__all__ = [
+    "contract",
+    "control",
+    "create",
+    "gather",
+    "join",
+    "math",
+    "reduce",
+    "scan",
+    "sort",
+    "special",
+    "view",
+]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..build import Builder
 from ..errors import ShapeError
-from ..op import Kind, Sample, Vjp, define
+from ..op import Kind, Sample, Vjp, Zero, define
 from ..types import F64, I64, DType, Shape, Type
 
 # ---------------------------------------------------------------- creation
@@ -136,6 +136,12 @@ define(
     samples=_item_samples,
 )
 
+
+def _detach_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for s in _copy_samples(rng):
+        yield Sample(s.args, differentiable=False)
+
+
 define(
     name="item",  # a NumPy scalar with the value of a 0-d array
     kind=Kind.COPY,
@@ -146,4 +152,18 @@ define(
     lower="{0}",
     samples=_item_samples,
     decompose=lambda b, x: x,
+)
+
+
+define(
+    name="detach",  # the same values, of which no derivative is taken
+    kind=Kind.COPY,
+    operands=("x",),
+    infer=lambda x: x,
+    eager=lambda x: (
+        np.array(x, copy=True, order="K") if isinstance(x, np.ndarray) else x
+    ),
+    derivatives=(Zero("the value was detached"),),
+    lower="{0}",
+    samples=_detach_samples,
 )

@@ -7,13 +7,13 @@ reads. Ties: maximum and minimum give each operand half, abs'(0) = 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..build import Builder
-from ..op import ZERO, Kind, Sample, Vjp, Zero, define
+from ..build import PYTHON_NUMBERS, Builder
+from ..op import ZERO, Kind, Partial, Sample, Vjp, Zero, define
 from ..types import BOOL, DType, Type, promote
 from .elementwise import (
     REALS,
@@ -39,7 +39,7 @@ elementwise(
 elementwise(
     np.divide,
     "({0} / {1})",
-    [lambda b, y: b.reciprocal(y), lambda b, y, out: b.negative(b.divide(out, y))],
+    [lambda b, y: b.divide(1, y), lambda b, y, out: b.negative(b.divide(out, y))],
     [REALS, APART],
     kinds="fi",
     cost=4,
@@ -50,6 +50,7 @@ elementwise(np.positive, "({0})", [lambda b: 1], kinds="fi", weak=True)
 elementwise(
     np.absolute, "abs({0})", [lambda b, x: b.sign(x)], [APART], kinds="fi", weak=True
 )
+elementwise(np.fabs, "abs({0})", [lambda b, x: b.sign(x)], [APART])
 elementwise(np.sign, "sign({0})", [ROUNDING], [APART], kinds="fi")
 elementwise(
     np.reciprocal,
@@ -72,16 +73,19 @@ elementwise(
 
 
 def _power_in_base(b: Builder, x: Any, y: Any) -> Any:
-    """Return y * x**(y - 1), with 0 where y is 0."""
-    slope = b.multiply(y, b.power(x, b.subtract(y, 1)))
-    if isinstance(y, int | float):
-        return slope if y != 0 else b.multiply(x, 0)
-    return b.where(b.equal(y, 0), 0.0, slope)
+    """Return y * x**(y - 1), with 0 where y is 0; numbers give cheaper ops."""
+    if type(y) not in PYTHON_NUMBERS:
+        slope = b.multiply(y, b.power(x, b.subtract(y, 1)))
+        return b.where(b.equal(y, 0), 0.0, slope)
+    if y in (0, 1):
+        return y
+    return b.multiply(b.power(x, y - 1) if y != 2 else x, y)
 
 
 def _power_in_exponent(b: Builder, x: Any, out: Any) -> Any:
     """Return log(x) * x**y, with 0 where x is 0."""
-    return b.multiply(out, b.log(b.where(b.equal(x, 0), 1.0, x)))
+    log = b.log(b.where(b.equal(x, 0), 1.0, x))
+    return b.multiply(out, b.cast(log, b.type_of(out)))
 
 
 elementwise(
@@ -211,7 +215,18 @@ elementwise(
 
 
 def _over_square_norm(b: Builder, u: Any, x: Any, y: Any) -> Any:
-    return b.divide(u, b.add(b.square(x), b.square(y)))
+    return b.divide(u, b.add(b.multiply(x, x), b.multiply(y, y)))
+
+
+def _over_norm(b: Builder, u: Any, out: Any) -> Any:
+    """Return u / hypot(x, y), with 0 at the origin, the slope of least norm."""
+    return b.divide(u, b.where(b.equal(out, 0), math.inf, out))
+
+
+def _log_share(b: Builder, power: str, u: Any, out: Any) -> Any:
+    """Return the share of `u` in log(e**x + e**y): 0 where the sum is 0."""
+    safe = b.where(b.equal(out, -math.inf), 0.0, out)
+    return getattr(b, power)(b.subtract(u, safe))
 
 
 elementwise(
@@ -227,7 +242,10 @@ elementwise(
 elementwise(
     np.hypot,
     "hypot({0}, {1})",
-    [lambda b, x, out: b.divide(x, out), lambda b, y, out: b.divide(y, out)],
+    [
+        lambda b, x, out: _over_norm(b, x, out),
+        lambda b, y, out: _over_norm(b, y, out),
+    ],
     [APART, APART],
     cost=20,
 )
@@ -235,8 +253,8 @@ elementwise(
     np.logaddexp,
     "logaddexp({0}, {1})",
     [
-        lambda b, x, out: b.exp(b.subtract(x, out)),
-        lambda b, y, out: b.exp(b.subtract(y, out)),
+        lambda b, x, out: _log_share(b, "exp", x, out),
+        lambda b, y, out: _log_share(b, "exp", y, out),
     ],
     cost=40,
 )
@@ -244,8 +262,8 @@ elementwise(
     np.logaddexp2,
     "logaddexp2({0}, {1})",
     [
-        lambda b, x, out: b.exp2(b.subtract(x, out)),
-        lambda b, y, out: b.exp2(b.subtract(y, out)),
+        lambda b, x, out: _log_share(b, "exp2", x, out),
+        lambda b, y, out: _log_share(b, "exp2", y, out),
     ],
     cost=40,
 )
@@ -261,10 +279,7 @@ elementwise(
 elementwise(
     np.copysign,
     "copysign({0}, {1})",
-    [
-        lambda b, x, y: b.multiply(b.sign(x), b.copysign(1.0, y)),
-        ZERO,
-    ],
+    [lambda b, x, out: b.multiply(b.sign(x), b.sign(out)), ZERO],
     [APART, APART],
 )
 
@@ -278,38 +293,82 @@ for _ufunc in (np.floor, np.ceil, np.trunc, np.rint):
 # ---------------------------------------------------------------- extrema and choice
 
 
-def _wins(beats: str) -> Any:
-    """Return the share of `x` in an extremum of two: 1, 0, or 1/2 at a tie."""
+def _extremum(ufunc: np.ufunc, loses: str, ignores_nan: bool) -> None:
+    """Define an extremum of two: the winner gets the cotangent, a tie gives halves."""
 
-    def share(b: Builder, x: Any, y: Any) -> Any:
-        half = b.where(b.equal(x, y), 0.5, 0.0)
-        return b.where(getattr(b, beats)(x, y), 1.0, half)
+    def share(b: Builder, ct: Any, x: Any, y: Any) -> Any:
+        lost = getattr(b, loses)(x, y)
+        if ignores_nan:
+            lost = b.logical_or(lost, b.isnan(x))
+        won = b.where(b.equal(x, y), b.multiply(ct, 0.5), ct)
+        return b.unbroadcast(b.where(lost, 0.0, won), x)
 
-    return share
-
-
-def _second(share: Any) -> Any:
-    def swapped(b: Builder, x: Any, y: Any) -> Any:
-        return share(b, y, x)
-
-    return swapped
-
-
-for _ufunc, _beats in (
-    (np.maximum, "greater"),
-    (np.fmax, "greater"),
-    (np.minimum, "less"),
-    (np.fmin, "less"),
-):
-    _share = _wins(_beats)
     elementwise(
-        _ufunc,
-        _ufunc.__name__ + "({0}, {1})",
-        [_share, _second(_share)],
+        ufunc,
+        ufunc.__name__ + "({0}, {1})",
+        [
+            Vjp(lambda b, ct, out, x, y: share(b, ct, x, y), ("x", "y")),
+            Vjp(lambda b, ct, out, x, y: share(b, ct, y, x), ("x", "y")),
+        ],
         kinds="fi",
     )
 
-elementwise(np.heaviside, "heaviside({0}, {1})", [ROUNDING, ROUNDING], [APART, REALS])
+
+_extremum(np.maximum, "less", ignores_nan=False)
+_extremum(np.minimum, "greater", ignores_nan=False)
+_extremum(np.fmax, "less", ignores_nan=True)
+_extremum(np.fmin, "greater", ignores_nan=True)
+
+
+def _clip_type(x: Type, low: Type, high: Type) -> Type:
+    return elementwise_type(promote(x, low, high).dtype, (x, low, high))
+
+
+def _within(b: Builder, x: Any, low: Any, high: Any) -> Any:
+    """Tell where `x` itself is the result, bounds included."""
+    return b.logical_and(b.less_equal(low, x), b.less_equal(x, high))
+
+
+def _is_low(b: Builder, x: Any, low: Any, high: Any) -> Any:
+    return b.logical_and(b.less(x, low), b.less_equal(low, high))
+
+
+def _is_high(b: Builder, x: Any, low: Any, high: Any) -> Any:
+    return b.logical_or(b.greater(x, high), b.greater(low, high))
+
+
+def _clip_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for s in elementwise_samples(rng, [REALS, REALS], "f", False):
+        x, low = s.args
+        yield Sample((x, low, 1.0), differentiable=s.differentiable)
+        yield Sample((x, -1.0, low), differentiable=s.differentiable)
+    x = rng.normal(size=(3, 4))
+    yield Sample((x, x[0] - 0.3, x[1] + 0.1))  # some bounds are crossed
+    yield Sample((x.astype(np.float32), -0.5, 0.5))
+    yield Sample((np.arange(6), 2, np.int64(4)), differentiable=False)
+    odd = np.array([np.nan, np.inf, -np.inf, 1.0])
+    yield Sample((odd, -1.0, 1.0), differentiable=False)
+
+
+define(
+    name="clip",  # at a bound the cotangent goes to x, as in PyTorch
+    kind=Kind.ELEMENTWISE,
+    operands=("x", "low", "high"),
+    infer=_clip_type,
+    eager=lambda x, low, high: np.clip(x, low, high),
+    derivatives=(Partial(_within), Partial(_is_low), Partial(_is_high)),
+    lower="minimum(maximum({0}, {1}), {2})",
+    samples=_clip_samples,
+    computes=lambda x, low, high: (promote(x, low, high).dtype,) * 3,
+    cost=2,
+)
+
+elementwise(
+    np.heaviside,
+    "heaviside({0}, {1})",
+    [ROUNDING, lambda b, x: b.equal(x, 0)],
+    [APART, REALS],
+)
 
 # ---------------------------------------------------------------- comparison and logic
 

@@ -36,6 +36,7 @@ def view(
     indices: tuple[str, ...] = (),
     inverse: Callable[..., Any] | None = None,
     overlapping: bool = False,
+    decides_layout: bool = False,
 ) -> None:
     """Define a view op with its scatter and scatter_add twins.
 
@@ -68,6 +69,7 @@ def view(
         scatter_add=f"{name}_scatter_add",
         index_map=index_map,
         overlapping=overlapping,
+        decides_layout=decides_layout,
     )
     for accumulates in (False, True):
         _twin(name, shape, eager, samples, indices, inverse, overlapping, accumulates)
@@ -148,7 +150,11 @@ def _twin(
         operands=("x", "new", *indices),
         infer=infer,
         eager=run,
-        derivatives=(Vjp(in_base, indices), Vjp(in_new, indices), *index_rules),
+        derivatives=(
+            Vjp(in_base, () if accumulates else indices),
+            Vjp(in_new, indices),
+            *index_rules,
+        ),
         lower=None,
         samples=twin_samples,
         of=name,
@@ -343,6 +349,7 @@ view(
     index_map=_reshape_map,
     samples=_reshape_samples,
     inverse=_unreshape,
+    decides_layout=True,
 )
 
 
@@ -527,7 +534,7 @@ def _as_strided(
             f"as_strided: elements {reach[0]} to {reach[1]} are outside the "
             f"{x.size} elements of the base"
         )
-    flat = x.reshape(-1)
+    flat = np.ascontiguousarray(x).reshape(-1)  # also of a broadcast array
     item = flat.itemsize
     return np.lib.stride_tricks.as_strided(
         flat[offset:] if math.prod(shape) else flat[:0],
@@ -552,6 +559,8 @@ def _as_strided_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x,), {"shape": (3, 2), "strides": (1, 1), "offset": 0})
     yield Sample((x,), {"shape": (4,), "strides": (-2,), "offset": 7})
     yield Sample((x.reshape(2, 4),), {"shape": (2, 2), "strides": (4, 2), "offset": 1})
+    same = np.broadcast_to(x[0], (8,))
+    yield Sample((same,), {"shape": (4,), "strides": (2,), "offset": 0})
 
 
 view(

@@ -1,0 +1,312 @@
+"""Remove views and writes: traced -> func.
+
+Before: views share memory with what they are taken from, `%v <- %t` changes it.
+After: every value is a value. A write through a chain of views becomes the chain of
+scatter twins up to the root, whose newest value is what later reads see; a view that is
+read after its root was written is replayed from that value. Regions carry exactly the
+storages that they write; parameters that are written are returned, with `updates`.
+
+    %v: f64[] &%y = select %y, 0 {axis=0}     %v: f64[] = select %y, 0 {axis=0}
+    %t: f64 = multiply %v, 2.0                %t: f64 = multiply %v, 2.0
+    %v <- %t                                  %y.1: f64[n] = select_scatter %y, %t, 0
+    return %y                                 return %y.1
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import ChainMap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..ir import dims
+from ..ir.dims import Strict
+from ..ir.errors import UnsupportedError
+from ..ir.func import Block, Func, Node, Operand, Value, type_of, walk
+from ..ir.op import OPS, Kind
+from ..ir.types import Type
+from .aliases import Aliases, is_array, viewed
+from .scope import ScopedBuilder
+
+
+def functionalize(f: Func) -> Func:
+    """Return the pure Func with the meaning of a traced one.
+
+    >>> from ..ir.text import parse
+    >>> print(functionalize(parse('''
+    ... traced @f(%x: f64[3]) -> f64[3] {
+    ...   %v: f64[] &%x = select %x, 0 {axis=0}
+    ...   %v <- 1.0
+    ...   return %x
+    ... }''')))
+    func @f(%x: f64[3]) -> (f64[3], f64[3] into %x) {
+      %v: f64[] = select %x, 0 {axis=0}
+      %x.1: f64[3] = select_scatter %x, 1.0, 0 {axis=0}
+      return %x.1, %x.1
+    }
+    """
+    return f if f.stage == "func" else _Functionalizer(f).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """How a view is taken: from what, with which operands (already values)."""
+
+    base: Value
+    node: Node
+    rest: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The newest value of a storage; every write gives a new stamp."""
+
+    value: Operand
+    stamp: int
+
+
+class _Functionalizer:
+    def __init__(self, f: Func) -> None:
+        self.f = f
+        self.aliases = Aliases(f)
+        self.b = ScopedBuilder(f)
+        self.stamps = itertools.count()
+        self.content: dict[Value, _Content] = {}
+        self.views: dict[Value, _View] = {}
+        self.scalars: dict[Value, Operand] = {}
+        # Values of views that are still right: they hold for one stamp of the root.
+        self.fresh: ChainMap[Value, _Content] = ChainMap()
+
+    def run(self) -> Func:
+        params = tuple(map(self.param, self.f.params))
+        with dims.deciding(Strict(self.b.facts)):
+            self.nodes(self.f.body)
+            results = [self.read(x) for x in self.f.results]
+        updates = []
+        for j, p in enumerate(self.f.params):
+            if is_array(p) and self.content[p].value is not params[j]:
+                updates.append((len(results), j))
+                results.append(self.content[p].value)
+        return Func(
+            self.f.name,
+            "func",
+            self.b.finish(params, results),
+            self.f.symbols,
+            self.f.facts,
+            (*self.f.updates, *updates),
+        )
+
+    # Storages ---------------------------------------------------------------------
+
+    def param(self, p: Value) -> Value:
+        new = self.b.value(p.type, p.name)
+        self.bind(p, new)
+        return new
+
+    def bind(self, v: Value, new: Operand) -> None:
+        """Make `new` the value of `v`: of a scalar, or of a storage of its own."""
+        if is_array(v):
+            self.set(v, new)
+        else:
+            self.scalars[v] = new
+
+    def set(self, root: Value, new: Operand) -> None:
+        self.content[root] = _Content(new, next(self.stamps))
+
+    def read(self, x: Operand) -> Operand:
+        """Return the present value of an operand, replaying stale views."""
+        if not isinstance(x, Value):
+            return x
+        if not is_array(x):
+            return self.scalars[x]
+        x = self.aliases.resolved(x)
+        if x not in self.views:
+            return self.content[x].value
+        stamp = self.content[self.aliases.root(x)].stamp
+        known = self.fresh.get(x)
+        if known is None or known.stamp != stamp:
+            view = self.views[x]
+            operands = (self.read(view.base), *view.rest)
+            attrs = view.node.attrs
+            value = self.b.apply(view.node.op, operands, attrs, hint=x.name)
+            known = self.fresh[x] = _Content(value, stamp)
+        return known.value
+
+    # Nodes ------------------------------------------------------------------------
+
+    def nodes(self, block: Block) -> None:
+        for node in block.nodes:
+            self.b.loc = node.loc
+            match node.op.kind:
+                case Kind.WRITE:
+                    self.write(node)
+                case Kind.FOR | Kind.WHILE:
+                    self.loop(node)
+                case Kind.COND:
+                    self.cond(node)
+                case _ if viewed(node) is not None:
+                    self.view(node)
+                case _:
+                    self.plain(node)
+
+    def plain(self, node: Node) -> None:
+        operands = tuple(map(self.read, node.operands))
+        results = tuple(self.b.value(v.type, v.name) for v in node.results)
+        new = Node(node.op, operands, node.attrs, results, (), node.loc)
+        self.b.append(new)
+        self.b.learn(new)
+        for v, value in zip(node.results, results, strict=True):
+            self.bind(v, value)
+
+    def view(self, node: Node) -> None:
+        base, position = viewed(node), node.op.views
+        assert base is not None and position == 0
+        rest = tuple(map(self.read, node.operands[1:]))
+        self.views[node.result] = _View(base, node, rest)
+        self.read(node.result)
+
+    def write(self, node: Node) -> None:
+        target, new = node.operands
+        assert isinstance(target, Value)
+        value = self.read(new)
+        target = self.aliases.resolved(target)
+        root = self.aliases.root(target)
+        self.check(root, node)
+        self.put(target, value, next(self.stamps))
+
+    def put(self, v: Value, new: Operand, stamp: int) -> None:
+        """Make `new` the value of `v`, and of all that `v` is a view of."""
+        view = self.views.get(v)
+        if view is None:
+            self.content[v] = _Content(self.whole(new, v), stamp)
+            return
+        op, base = view.node.op, self.aliases.resolved(view.base)
+        assert op.scatter is not None
+        operands = (self.read(base), new, *view.rest)
+        attrs, hint = view.node.attrs, base.name
+        whole = self.b.apply(OPS[op.scatter], operands, attrs, hint=hint)
+        self.put(base, whole, stamp)
+        # What was put into a view need not be read back, if it can be read as it is.
+        if type_of(new) == v.type and self.unbroken(v):
+            self.fresh[v] = _Content(new, stamp)
+
+    def unbroken(self, v: Value) -> bool:
+        """Tell whether no view from `v` up to its root overlaps itself."""
+        while v in self.views:
+            if self.views[v].node.op.overlapping:
+                return False
+            v = self.aliases.resolved(self.views[v].base)
+        return True
+
+    def whole(self, new: Operand, root: Value) -> Operand:
+        """Return `new` as a value of the type of a storage that it fills."""
+        have, want = type_of(new), root.type
+        if have == want:
+            return new
+        if not have.shape:
+            return self.named(root, "full", new, shape=want.shape, dtype=want.dtype)
+        if have.dtype != want.dtype:
+            new = self.named(root, "astype", new, dtype=want.dtype)
+        if have.shape != want.shape:
+            new = self.named(root, "broadcast_to", new, shape=want.shape)
+        return new
+
+    def named(self, like: Value, op: str, x: Operand, **attrs: object) -> Value:
+        result = self.b.apply(OPS[op], (x,), attrs, hint=like.name)
+        assert isinstance(result, Value)
+        return result
+
+    def check(self, root: Value, node: Node) -> None:
+        """Refuse a write that another name of the same memory could see."""
+        other = self.aliases.conflict(root, self.aliases.start[node])
+        if other is None:
+            return
+        raise UnsupportedError(
+            f"write: %{root.name} ({root.type}) may or may not share memory with "
+            f"%{other.name} ({other.type}), which is used later",
+            location=node.loc,
+            rule="which array a name stands for must not depend on a traced condition "
+            "or on the iteration where one of the arrays is written.",
+            hint="write into a copy, or copy the values instead of rebinding the name",
+        )
+
+    # Control flow -----------------------------------------------------------------
+
+    @contextmanager
+    def branch(self, node: Node) -> Iterator[list[Node]]:
+        """Build a region; storages have their old contents again after it."""
+        content, fresh = dict(self.content), self.fresh
+        self.fresh = fresh.new_child()
+        with self.b.region(node) as nodes:
+            yield nodes
+        self.content, self.fresh = content, fresh
+
+    def loop(self, node: Node) -> None:
+        written = self.aliases.written(node)
+        first = node.regions[0]
+        kept = [k for k, p in enumerate(first.params) if p not in self.aliases.same]
+        inits = [self.read(node.operands[k]) for k in kept]
+        inits += [self.content[r].value for r in written]
+        if node.op.kind is Kind.WHILE and self.writes(first):
+            raise UnsupportedError(
+                "while: its condition writes into an array",
+                location=node.loc,
+                rule="the condition of a loop is computed once more than its body.",
+                hint="move the write into the body, or loop over a range and break",
+            )
+        params = [self.b.value(first.params[k].type, first.params[k].name) for k in kept]
+        params += [self.b.value(r.type.array(), r.name) for r in written]
+        blocks = []
+        with self.branch(node) as nodes:
+            for k, p in zip(kept, params, strict=False):
+                self.bind(first.params[k], p)
+            for r, p in zip(written, params[len(kept) :], strict=True):
+                self.set(r, p)
+            self.nodes(first)
+            if node.op.kind is Kind.WHILE:
+                test = tuple(self.read(x) for x in first.results)
+                blocks.append(Block(tuple(params), tuple(nodes), test))
+                nodes.clear()
+                self.nodes(node.regions[1])
+            last = node.regions[-1].results
+            out = [self.read(last[k]) for k in kept]
+            out += [self.content[r].value for r in written]
+            own = () if blocks else tuple(params)
+            blocks.append(Block(own, tuple(nodes), tuple(out)))
+        self.results(node, inits, blocks, kept, written)
+
+    def writes(self, block: Block) -> bool:
+        return any(n.op.kind is Kind.WRITE for n in walk(block))
+
+    def cond(self, node: Node) -> None:
+        written = self.aliases.written(node)
+        kept = [k for k, r in enumerate(node.results) if r not in self.aliases.same]
+        blocks = []
+        for source in node.regions:
+            with self.branch(node) as nodes:
+                self.nodes(source)
+                out = [self.read(source.results[k]) for k in kept]
+                out += [self.content[r].value for r in written]
+                blocks.append(Block((), tuple(nodes), tuple(out)))
+        self.results(node, [self.read(node.operands[0])], blocks, kept, written)
+
+    def results(
+        self,
+        node: Node,
+        operands: Sequence[Operand],
+        blocks: Sequence[Block],
+        kept: Sequence[int],
+        written: Sequence[Value],
+    ) -> None:
+        """Append the control node and bind what it gives."""
+        given = [node.results[k] for k in kept]
+        types: list[Type] = [v.type for v in given]
+        types += [r.type.array() for r in written]
+        hints = [v.name for v in (*given, *written)]
+        self.b.loc = node.loc
+        new = self.b.control(node.op, operands, node.attrs, blocks, types, hints)
+        for v, value in zip(given, new, strict=False):
+            self.bind(v, value)
+        for r, value in zip(written, new[len(given) :], strict=True):
+            self.set(r, value)

@@ -1,0 +1,84 @@
+"""The table of passes, the pipelines, and what runs, verifies and blames them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from ..ir.errors import InternalError, IRError, RetrogradeError
+from ..ir.func import Func
+from ..ir.text import show
+from ..ir.verify import verify as check
+from .functionalize import functionalize
+
+Pass: TypeAlias = Callable[[Func], Func]
+
+PASSES: dict[str, Pass] = {
+    "functionalize": functionalize,
+}
+
+PIPELINES: dict[str, tuple[str, ...]] = {
+    "pure": ("functionalize",),
+}
+
+
+def run(
+    f: Func,
+    names: Sequence[str],
+    *,
+    verify: bool = False,
+    dump: Callable[[str, Func], None] | None = None,
+    extra: Mapping[str, Pass] | None = None,
+) -> Func:
+    """Run passes by name, in order.
+
+    `extra` adds passes under names of their own, such as a `vjp` with its arguments.
+    `dump` is called with the name of each pass and its result. With `verify` the Func
+    is checked before the first and after every pass.
+
+    Raises InternalError that names the guilty pass; errors of the user's program, such
+    as UnsupportedError, pass through.
+    """
+    table = {**PASSES, **(extra or {})}
+    if verify:
+        _verify(f, "input", ())
+    for k, name in enumerate(names):
+        done = tuple(names[:k])
+        try:
+            after = table[name](f)
+        except RetrogradeError as error:
+            if _is_for_the_user(error):
+                raise
+            raise _blame(name, done, f, error) from error
+        except Exception as error:
+            raise _blame(name, done, f, error) from error
+        if dump is not None:
+            dump(name, after)
+        if verify:
+            _verify(after, name, done)
+        f = after
+    return f
+
+
+def _is_for_the_user(error: RetrogradeError) -> bool:
+    return not isinstance(error, IRError | InternalError)
+
+
+def _verify(f: Func, name: str, done: Sequence[str]) -> None:
+    try:
+        check(f)
+    except RetrogradeError as error:
+        raise _blame(name, done, f, error) from error
+
+
+def _blame(
+    name: str, done: Sequence[str], f: Func, error: BaseException
+) -> InternalError:
+    after = f" (after {', '.join(done)})" if done else ""
+    what = f"pass {name!r}{after}: {type(error).__name__}: {error}"
+    return InternalError(
+        f"{what}\n{show(f)}",
+        rule="this is a defect of retrograde, not of the program.",
+        hint="reproduce with RETROGRADE_VERIFY=1 RETROGRADE_DUMP=all, "
+        f"or run {[*done, name]} with retrograde.passes.manager.run on the dumped IR",
+    )

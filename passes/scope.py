@@ -1,0 +1,116 @@
+"""What the passes share: a builder that knows the facts of the scope it builds in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from ..ir import dims
+from ..ir.build import IRBuilder
+from ..ir.dims import Dim, Expr, Strict, Symbol
+from ..ir.func import Block, Copier, Func, Node, Operand, Value, walk
+from ..ir.op import Kind
+from ..ir.verify import loop_facts
+
+
+class ScopedBuilder(IRBuilder):
+    """An IRBuilder whose questions about dims are answered from the facts in scope."""
+
+    def __init__(self, f: Func, taken: Iterable[str] = ()) -> None:
+        super().__init__(list(taken))
+        self.facts = f.size_facts()
+
+    @contextmanager
+    def assuming(self, *facts: Dim) -> Iterator[None]:
+        """Add facts inside a block of code."""
+        saved = self.facts
+        self.facts = saved.having(*facts)
+        try:
+            with dims.deciding(Strict(self.facts)):
+                yield
+        finally:
+            self.facts = saved
+
+    @contextmanager
+    def region(self, node: Node) -> Iterator[list[Node]]:
+        """Collect the nodes of a region of `node`, under what holds inside it."""
+        facts = loop_facts(node) if node.op.kind is Kind.FOR else ()
+        with self.block() as nodes, self.assuming(*facts):
+            yield nodes
+
+    def learn(self, node: Node) -> None:
+        """Take in what a node says about the symbol that it defines."""
+        s = defined_symbol(node)
+        if s is not None and node.op.kind is not Kind.SIZE:
+            self.facts = self.facts.having(node.attrs["count"])
+
+
+def defined_symbol(node: Node) -> Symbol | None:
+    """Return the symbol that a node defines by its attribute `count`."""
+    count = node.attrs.get("count")
+    return dims.as_symbol(count) if isinstance(count, Expr) else None
+
+
+def symbols_in(f: Func) -> set[str]:
+    """Return the names of all symbols of a Func, those of regions included."""
+    found = {s.name for s in f.symbols}
+    for p in f.params:
+        for d in p.type.shape:
+            found.update(s.name for s in dims.symbols_of(d))
+    for node in walk(f.body):
+        s = defined_symbol(node)
+        if s is not None:
+            found.add(s.name)
+        if node.op.kind is Kind.FOR:
+            found.add(str(node.attrs["index"]))
+    return found
+
+
+class Renamer(Copier):
+    """Copies nodes under fresh names, so that both copies may stand in one Func."""
+
+    def __init__(self, b: IRBuilder, values: Mapping[Value, Operand]) -> None:
+        super().__init__({}, values)
+        self.b = b
+
+    def define(self, v: Value) -> Value:
+        new = super().define(v)
+        new.name = self.b.name(v.name)
+        return new
+
+
+def with_operands(node: Node, values: Mapping[Value, Operand]) -> Node:
+    """Return the node with operands replaced, here and in its regions.
+
+    What the node defines stays the same values.
+    """
+
+    def get(x: Operand) -> Operand:
+        return values.get(x, x) if isinstance(x, Value) else x
+
+    regions = tuple(
+        Block(
+            r.params,
+            tuple(with_operands(n, values) for n in r.nodes),
+            tuple(map(get, r.results)),
+        )
+        for r in node.regions
+    )
+    operands = tuple(map(get, node.operands))
+    return Node(node.op, operands, node.attrs, node.results, regions, node.loc)
+
+
+def operands_within(node: Node) -> Iterator[Operand]:
+    """Yield the operands of a node and of all nodes and yields in its regions."""
+    yield from node.operands
+    for region in node.regions:
+        for inner in region.nodes:
+            yield from operands_within(inner)
+        yield from region.results
+
+
+def pairs(
+    a: Sequence[Value], b: Sequence[Operand]
+) -> Iterator[tuple[Value, Operand]]:
+    """Zip values with operands; the lengths must agree."""
+    return zip(a, b, strict=True)

@@ -1,0 +1,328 @@
+"""Where the reverse of a region gets the values of the forward region from.
+
+Each value that is read is either computed again from others, or saved on a tape: an
+array with one entry per iteration, which the forward loop writes as an extra carry. The
+cheaper of the two is taken, by a symbolic count of elements and operations. A value
+whose size depends on the loop's index lies in a box of the largest size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..ir import dims
+from ..ir.dims import Dim, Expr, Symbol
+from ..ir.errors import GradientError
+from ..ir.func import Block, Node, Operand, Value, dims_of_node, free_values, walk
+from ..ir.op import OPS, Kind
+from ..ir.types import Type
+from .scope import ScopedBuilder, defined_symbol
+
+if TYPE_CHECKING:
+    from .vjp import Reversed, Step
+
+# Estimates: a size that is not known counts as this many elements.
+USUAL_SIZE = 64
+# Writing an element to a tape and reading it back, in units of simple operations.
+TAPE_COST = 4.0
+FREE = frozenset({Kind.VIEW, Kind.CREATION, Kind.COPY, Kind.SIZE})
+NEVER_AGAIN = frozenset({Kind.RANDOM, Kind.EXTERN})
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The iterations of a `for`."""
+
+    index: Expr
+    start: Dim
+    stop: Dim
+    step: Dim
+
+    @staticmethod
+    def of(node: Node) -> Range:
+        a = node.attrs
+        return Range(a["index"], a["start"], a["stop"], a["step"])
+
+    def trips(self, b: ScopedBuilder) -> Dim:
+        """Return the number of iterations."""
+        gap = dims.add(self.start, dims.mul(self.stop, -1))
+        return at_least_zero(b, dims.mul(dims.floordiv(gap, self.step), -1))
+
+    def position(self) -> Dim:
+        """Return the number of the present iteration, from 0."""
+        gap = dims.add(self.index, dims.mul(self.start, -1))
+        return dims.floordiv(gap, self.step)
+
+    def last(self, b: ScopedBuilder) -> Dim:
+        """Return the last index; start - step where there is no iteration."""
+        before = dims.add(self.trips(b), -1)
+        if self.step == 1:  # keeps `stop - 1` where `max` would come in
+            return dims.add(self.stop, -1)
+        if self.step == -1:
+            return dims.add(self.stop, 1)
+        return dims.add(self.start, dims.mul(before, self.step))
+
+    def reversed(self, b: ScopedBuilder) -> Range:
+        """Return the same iterations, last one first."""
+        stop = dims.add(self.start, dims.mul(self.step, -1))
+        if isinstance(self.step, int):
+            stop = dims.add(self.start, -1 if self.step > 0 else 1)
+        return Range(self.index, self.last(b), stop, dims.mul(self.step, -1))
+
+    def attrs(self) -> dict[str, Dim]:
+        return {
+            "index": self.index,
+            "start": self.start,
+            "stop": self.stop,
+            "step": self.step,
+        }
+
+    def largest(self, b: ScopedBuilder, d: Dim) -> Dim | None:
+        """Return the largest value of a dim over the iterations, if d is linear."""
+        s = dims.as_symbol(self.index)
+        assert s is not None
+        if s not in dims.symbols_of(d):
+            return d
+        assert isinstance(d, Expr)
+        for monomial, _ in d.terms:
+            inner = [a for a in monomial if not isinstance(a, Symbol)]
+            calls = any(s in dims.symbols_of(x) for a in inner for x in a.args)
+            if calls or monomial.count(s) > 1:
+                return None
+        first = dims.substitute(d, {s: self.start})
+        last = dims.substitute(d, {s: self.last(b)})
+        return at_least_zero(b, dims.maximum(first, last))
+
+
+def at_least_zero(b: ScopedBuilder, d: Dim) -> Dim:
+    """Return max(d, 0), without the maximum where it is proven."""
+    if isinstance(d, int):
+        return max(d, 0)
+    if b.facts.proves(d):
+        return d
+    return dims.maximum(d, 0)
+
+
+def estimate(d: Dim) -> float:
+    """Return a usual value of a dim."""
+    usual = {s: USUAL_SIZE for s in dims.symbols_of(d)}
+    return float(max(dims.evaluate(d, usual), 1))
+
+
+def elements(t: Type) -> float:
+    return math.prod(map(estimate, t.shape))
+
+
+def work(nodes: Iterable[Node]) -> float:
+    """Estimate the number of operations of nodes."""
+    total = 0.0
+    for node in nodes:
+        inner = sum(work(r.nodes) for r in node.regions)
+        if node.op.kind is Kind.FOR:
+            a = node.attrs
+            inner *= estimate(dims.add(a["stop"], dims.mul(a["start"], -1)))
+        elif node.op.kind is Kind.WHILE:
+            inner *= USUAL_SIZE
+        total += inner
+        if node.op.kind not in FREE and not node.regions:
+            xs = [x.type for x in node.operands if isinstance(x, Value)]
+            size = max(map(elements, (*xs, *(v.type for v in node.results))), default=1)
+            each = node.op.cost / 4 if node.op.kind is Kind.ELEMENTWISE else 4.0
+            total += size * each
+    return total
+
+
+@dataclass(slots=True)
+class _Made:
+    """How a value of a region comes about: by a step, or by what replaces it."""
+
+    step: int
+    nodes: tuple[Node, ...]
+    again: float  # cost of computing it again
+
+
+class Sources:
+    """Decides for each value that is read: saved or computed again."""
+
+    def __init__(
+        self,
+        b: ScopedBuilder,
+        block: Block,
+        steps: Sequence[Step],
+        loop: Range | None,
+        fixed: Iterable[Value] = (),
+    ) -> None:
+        self.b, self.block, self.steps, self.loop = b, block, steps, loop
+        self.made: dict[Value, _Made] = {}
+        self.counts: dict[Symbol, _Made] = {}
+        self.cost: dict[Value, float] = dict.fromkeys(fixed, 0.0)
+        self.params = set(block.params) - set(self.cost)
+        self.taped: dict[Value, None] = {}
+        self.wanted: dict[int, tuple[Node, ...]] = {}
+        self._seen: set[Value | Symbol] = set()
+        for p in self.params:
+            self.cost[p] = self.saving(p)
+        for k, step in enumerate(steps):
+            self._enter(k, (step.node,), step.node.results)
+            if step.replaced is not None:
+                extras = (*step.extras, *step.symbols)
+                self._enter(k, step.replaced, extras)
+
+    def _enter(
+        self, k: int, nodes: tuple[Node, ...], defines: Sequence[Value | Symbol]
+    ) -> None:
+        inputs = self.inputs(nodes)
+        again = work(nodes) + sum(self._again(x) for x in inputs)
+        if any(n.op.kind in NEVER_AGAIN for n in nodes):
+            again = math.inf
+        made = _Made(k, nodes, again)
+        own = (defined_symbol(n) for n in nodes)
+        self.counts.update((s, made) for s in own if s is not None)
+        self.counts.update((s, made) for s in defines if isinstance(s, Symbol))
+        for v in defines:
+            if isinstance(v, Value):
+                self.made[v] = made
+                self.cost[v] = min(again, self.saving(v))
+
+    def _again(self, x: Value | Symbol) -> float:
+        if isinstance(x, Symbol):
+            return self.counts[x].again
+        return self.cost[x]
+
+    def inputs(self, nodes: Sequence[Node]) -> list[Value | Symbol]:
+        """Return what nodes read that this region defines."""
+        found: dict[Value | Symbol, None] = {}
+        for v in free_values(Block((), tuple(nodes))):
+            if v in self.made or v in self.params:
+                found.setdefault(v)
+        own = {defined_symbol(n) for n in nodes}
+        for s in mentioned(nodes):
+            if s in self.counts and s not in own:
+                found.setdefault(s)
+        return list(found)
+
+    def saving(self, v: Value) -> float:
+        """Estimate the cost of a tape of `v` per iteration; inf where it cannot be."""
+        shape = self.box(v)
+        return math.inf if shape is None else TAPE_COST * elements(v.type)
+
+    def box(self, v: Value) -> tuple[Dim, ...] | None:
+        """Return the shape of a tape's entry for `v`, if there can be one."""
+        if self.loop is None:
+            return None
+        shape = []
+        for d in v.type.shape:
+            if dims.symbols_of(d) & self.counts.keys():
+                return None
+            largest = self.loop.largest(self.b, d)
+            if largest is None:
+                return None
+            shape.append(largest)
+        return tuple(shape)
+
+    def want(self, back: Reversed) -> None:
+        """Choose sources for everything that a reversed region reads."""
+        for v in back.needs():
+            self._want(v)
+        for s in mentioned(back.nodes):
+            self._want(s)
+
+    def _want(self, x: Value | Symbol) -> None:
+        if x in self._seen:
+            return
+        self._seen.add(x)
+        if isinstance(x, Symbol):
+            if x in self.counts:
+                self._compute(self.counts[x])
+            return
+        if x in self.params or (x in self.made and self.cost[x] < self.made[x].again):
+            self.taped.setdefault(x)
+        elif x in self.made:
+            self._compute(self.made[x])
+
+    def _compute(self, made: _Made) -> None:
+        if made.again == math.inf:
+            raise GradientError(
+                f"{made.nodes[0].op.name}: its values are read by the gradient, but "
+                "can neither be saved nor computed again",
+                location=made.nodes[0].loc,
+                rule="a value is saved once per iteration, in an array of fixed size.",
+                hint="move the operation out of the branch or loop",
+            )
+        step = self.steps[made.step]
+        if self.wanted.get(made.step) != step.replaced or step.replaced is None:
+            self.wanted[made.step] = made.nodes
+        for x in self.inputs(made.nodes):
+            self._want(x)
+
+    def again(self) -> list[Node]:
+        """Return the forward nodes to compute again, in order."""
+        return [n for k in sorted(self.wanted) for n in self.wanted[k]]
+
+    def saves(self, step: Step) -> bool:
+        """Tell whether the forward loop must run what replaces a step."""
+        return any(v in self.taped for v in step.extras)
+
+
+def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
+    """Return the symbols that nodes mention, in their regions too."""
+    found: dict[Symbol, None] = {}
+    for node in nodes:
+        for inner in (node, *(n for r in node.regions for n in walk(r))):
+            for d in dims_of_node(inner):
+                for s in sorted(dims.symbols_of(d), key=str):
+                    found.setdefault(s)
+            for region in inner.regions:
+                for x in (*region.results, *region.params):
+                    shape = x.type.shape if isinstance(x, Value) else (x,)
+                    for d in shape:
+                        if isinstance(d, Expr):
+                            for s in sorted(dims.symbols_of(d), key=str):
+                                found.setdefault(s)
+    return list(found)
+
+
+# ---------------------------------------------------------------- writing and reading
+
+
+def entry_views(v: Value, box: Sequence[Dim]) -> list[int]:
+    """Return the axes along which `v` is smaller than the box that it lies in."""
+    return [k for k, (d, e) in enumerate(zip(v.type.shape, box, strict=True)) if d != e]
+
+
+def store(
+    b: ScopedBuilder, tape: Value, v: Value, at: Dim, box: Sequence[Dim]
+) -> Operand:
+    """Append the nodes that write `v` into entry `at`; returns the new tape."""
+    new: Operand = v
+    axes = entry_views(v, box)
+    if axes:
+        parts = [b.select(tape, at, axis=0)]
+        cuts = [{"axis": k, "size": v.type.shape[k], "step": 1} for k in axes]
+        for cut in cuts[:-1]:
+            parts.append(b.slice(parts[-1], 0, **cut))
+        for part, cut in zip(reversed(parts), reversed(cuts), strict=True):
+            new = b.slice_scatter(part, new, 0, **cut)
+    attrs = {"axis": 0}
+    result: Operand = b.apply(
+        OPS["select_scatter"], (tape, new, at), attrs, hint=tape.name
+    )
+    return result
+
+
+def load(
+    b: ScopedBuilder, tape: Value, v: Value, at: Dim, box: Sequence[Dim]
+) -> Operand:
+    """Append the nodes that read entry `at` back as a value like `v`."""
+    x = b.apply(OPS["select"], (tape, at), {"axis": 0}, hint=v.name)
+    for k in entry_views(v, box):
+        x = b.slice(x, 0, axis=k, size=v.type.shape[k], step=1)
+    if v.type.weak:
+        x = b.number(x)
+    elif v.type.scalar:
+        x = b.item(x)
+    result: Operand = x
+    return result

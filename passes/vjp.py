@@ -1,0 +1,319 @@
+"""Reverse mode on pure Funcs: func -> the joint func.
+
+`vjp(f, wrt)` computes f's results and then the cotangents of the parameters `wrt`, from
+one extra parameter per differentiable result. The forward nodes stay as they are; the
+reverse nodes follow them. A read of a part adds into that part of the cotangent:
+
+    %v: f64[] = select %y, i {axis=0}      %dy.1: f64[n] = select_scatter_add %dy, %dv, i
+
+A region is reversed as a region (loops: vjp_loops.py). Its reverse is built first, in
+terms of values of the forward region; those that it turns out to read are then computed
+again in front of it, or loaded from a tape that the forward loop writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..ir import dims
+from ..ir.build import names_in
+from ..ir.dims import Expr, Strict, Symbol
+from ..ir.errors import GradientError, RetrogradeError
+from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
+from ..ir.op import OPS, Kind, Zero
+from ..ir.types import F64, Type
+from . import activity
+from .scope import Renamer, ScopedBuilder, defined_symbol, symbols_in, with_operands
+
+Cotangents = dict[Value, Operand]
+
+
+def vjp(
+    f: Func,
+    wrt: Sequence[int],
+    cotangents: Sequence[int] | None = None,
+    *,
+    seed: Mapping[int, Operand] | None = None,
+) -> Func:
+    """Return the joint Func of `f`: its results, then cotangents of parameters `wrt`.
+
+    `cotangents` names the results that get a cotangent parameter, in order; by default
+    all float results without a seed. `seed` gives results a constant cotangent, such as
+    1.0 for the gradient of a scalar. The updates of `f` are ordinary results here.
+
+    >>> from ..ir.text import parse
+    >>> f = parse('''func @f(%x: f64[n]) -> f64[n] {
+    ...   %y: f64[n] = sin %x
+    ...   return %y
+    ... }''')
+    >>> print(vjp(f, [0]))
+    func @f.joint(%x: f64[n], %ct: f64[n]) -> (f64[n], f64[n]) {
+      %y: f64[n] = sin %x
+      %t: f64[n] = cos %x
+      %dx: f64[n] = multiply %ct, %t
+      return %y, %dx
+    }
+    """
+    seed = dict(seed or {})
+    if cotangents is None:
+        every = range(len(f.results))
+        cotangents = [i for i in every if i not in seed and _is_float(f.results[i])]
+    _check(f, wrt, (*cotangents, *seed))
+    b = ScopedBuilder(f, names_in(f))
+    reverser = Reverser(b, f, [f.params[j] for j in wrt])
+    ct: Cotangents = {}
+    params = []
+    for i in cotangents:
+        params.append(b.value(cotangent_type(type_of(f.results[i])), "ct"))
+    with dims.deciding(Strict(b.facts)):
+        for i, p in zip(cotangents, params, strict=True):
+            reverser.accumulate(ct, f.results[i], p)
+        for i, s in seed.items():
+            reverser.accumulate(ct, f.results[i], reverser.seed(s, f.results[i]))
+        steps = reverser.sweep(f.nodes, ct)
+        grads = [reverser.total(ct, f.params[j]) for j in wrt]
+    nodes = [n for s in steps for n in (s.replaced or (s.node,))]
+    block = b.finish((*f.params, *params), (*f.results, *grads))
+    block.nodes = (*nodes, *block.nodes)
+    return Func(f"{f.name}.joint", "func", block, f.symbols, f.facts)
+
+
+def _is_float(x: Operand) -> bool:
+    return type_of(x).is_inexact
+
+
+def _check(f: Func, wrt: Sequence[int], results: Sequence[int]) -> None:
+    if f.stage != "func":
+        raise GradientError(f"@{f.name}: only a pure Func can be differentiated")
+    for j in wrt:
+        if not f.params[j].type.is_inexact:
+            raise GradientError(
+                f"@{f.name}: no derivative in parameter %{f.params[j].name}, "
+                f"which is {f.params[j].type}",
+                rule="only floats have derivatives.",
+                hint="convert the argument to float64",
+            )
+    for i in results:
+        if not _is_float(f.results[i]):
+            raise GradientError(
+                f"@{f.name}: result {i} is {type_of(f.results[i])} and has no derivative",
+                rule="only floats have derivatives.",
+            )
+
+
+def cotangent_type(t: Type) -> Type:
+    """Return the type of the cotangent of a value: without the weak mark."""
+    return Type(t.dtype, t.shape, scalar=t.scalar)
+
+
+@dataclass(slots=True)
+class Step:
+    """A forward node, and what stands for it where the reverse needs more of it.
+
+    `replaced` computes the node's results and also `extras`: tapes of a loop. `symbols`
+    are defined by `replaced` only: the trip count of a `while`.
+    """
+
+    node: Node
+    replaced: tuple[Node, ...] | None = None
+    extras: tuple[Value, ...] = ()
+    symbols: tuple[Symbol, ...] = ()
+
+
+@dataclass(slots=True)
+class Reversed:
+    """The reverse of a region, still in terms of the values of the forward region."""
+
+    steps: list[Step]
+    params: tuple[Value, ...] = ()
+    nodes: list[Node] = field(default_factory=list)
+    results: list[Operand] = field(default_factory=list)
+
+    def needs(self) -> tuple[Value, ...]:
+        block = Block(self.params, tuple(self.nodes), tuple(self.results))
+        return free_values(block)
+
+
+class Reverser:
+    """Appends the reverse of nodes to a builder."""
+
+    def __init__(self, b: ScopedBuilder, f: Func, wrt: Sequence[Value]) -> None:
+        self.b = b
+        self.symbols = symbols_in(f)
+        self.active: set[Value] = set(wrt)
+        activity.forward(f.nodes, self.active)
+
+    # Cotangents -------------------------------------------------------------------
+
+    def accumulate(self, ct: Cotangents, x: Operand, d: Operand | None) -> None:
+        """Add `d` to the cotangent of `x`."""
+        if d is None or not isinstance(x, Value) or x not in self.active:
+            return
+        if x in ct:
+            d = self.b.apply(OPS["add"], (ct[x], d), {}, hint=f"d{x.name}")
+        ct[x] = d
+
+    def seed(self, s: Operand, result: Operand) -> Operand:
+        """Return a constant cotangent as an operand of the right dtype and shape."""
+        t = cotangent_type(type_of(result))
+        if not t.shape and t.dtype == F64:
+            return s
+        full = self.b.apply(OPS["full"], (s,), {"shape": t.shape, "dtype": t.dtype})
+        assert isinstance(full, Value)
+        return full
+
+    def zeros(self, like: Value) -> Operand:
+        t = cotangent_type(like.type)
+        attrs = {"shape": t.shape, "dtype": t.dtype}
+        zero: Operand = self.b.apply(OPS["full"], (0.0,), attrs, hint=f"d{like.name}")
+        return zero
+
+    def total(self, ct: Cotangents, x: Value) -> Operand:
+        """Return the cotangent of `x`: a value of its dtype, zeros if none came."""
+        d = ct.get(x)
+        if d is None:
+            return self.zeros(x)
+        have, want = type_of(d), cotangent_type(x.type)
+        if isinstance(d, Value) and have.dtype == want.dtype and not have.weak:
+            return d
+        return self.seed(d, x) if not isinstance(d, Value) else self.b.cast(d, want)
+
+    # Nodes ------------------------------------------------------------------------
+
+    def sweep(self, nodes: Sequence[Node], ct: Cotangents) -> list[Step]:
+        """Reverse nodes, last first; `ct` is changed in place."""
+        steps: list[Step] = []
+        counts = [n.attrs["count"] for n in nodes if _counts(n)]
+        with self.b.assuming(*counts):
+            for node in reversed(nodes):
+                self.b.loc = node.loc
+                steps.append(self.step(node, ct))
+        return steps[::-1]
+
+    def step(self, node: Node, ct: Cotangents) -> Step:
+        from .vjp_loops import reverse_for, reverse_while
+
+        given = [ct.pop(v, None) for v in node.results]
+        if all(d is None for d in given):
+            return Step(node)
+        match node.op.kind:
+            case Kind.FOR:
+                return reverse_for(self, node, given, ct)
+            case Kind.WHILE:
+                return reverse_while(self, node, given, ct)
+            case Kind.COND:
+                return self.cond(node, given, ct)
+            case Kind.FUSED:
+                raise GradientError("fused: differentiate before fusing")
+        (d,) = given
+        assert d is not None
+        self.plain(node, d, ct)
+        return Step(node)
+
+    def plain(self, node: Node, d: Operand, ct: Cotangents) -> None:
+        op, xs = node.op, node.operands
+        for k, x in enumerate(xs):
+            if not isinstance(x, Value) or x not in self.active:
+                continue
+            if isinstance(op.derivative(k), Zero):
+                continue
+            if op.scatter_add is not None and k == 0 and x in ct:
+                # Into the cotangent that is there: no zeros, no full-size addition.
+                into = (ct[x], d, *xs[1:])
+                twin, hint = OPS[op.scatter_add], f"d{x.name}"
+                # A count belongs to the read, which defines or checks it.
+                attrs = {k: a for k, a in node.attrs.items() if k != "count"}
+                ct[x] = self.b.apply(twin, into, attrs, hint=hint)
+                continue
+            self.accumulate(ct, x, self.contribution(node, k, d, x))
+
+    def contribution(self, node: Node, k: int, d: Operand, x: Value) -> Operand | None:
+        """Apply the derivative rule of one operand, and name its result."""
+        before = len(self.b.nodes)
+        out = node.results[0] if len(node.results) == 1 else node.results
+        try:
+            c = node.op.cotangent(self.b, k, d, out, node.operands, node.attrs)
+        except RetrogradeError as error:
+            error.location = error.location or node.loc
+            raise
+        made = self.b.nodes[before:]
+        if made and made[-1].results == (c,):
+            c.name = self.b.name(f"d{x.name}")
+        return c  # type: ignore[no-any-return]
+
+    # Regions ----------------------------------------------------------------------
+
+    def captured(self, node: Node, useful: set[Value]) -> list[Value]:
+        """Return the outside values that regions read and that get a cotangent."""
+        inside = set().union(*(activity.defined_in(r) for r in node.regions))
+        found: dict[Value, None] = {}
+        for region in node.regions:
+            for v in free_values(region):
+                if v in useful and v in self.active and v not in inside:
+                    found.setdefault(v)
+        return list(found)
+
+    def cond(self, node: Node, given: Sequence[Operand | None], ct: Cotangents) -> Step:
+        """Reverse a cond as a cond; each branch computes again what it reads."""
+        useful = {v for v, d in zip(node.results, given, strict=True) if d is not None}
+        activity.backward([node], useful)
+        outs = self.captured(node, useful)
+        if not outs:
+            return Step(node)
+        blocks = []
+        for region in node.regions:
+            with self.b.region(node) as nodes:
+                inner = {v: ct[v] for v in outs if v in ct}
+                for y, d in zip(region.results, given, strict=True):
+                    self.accumulate(inner, y, d)
+                steps = self.sweep(region.nodes, inner)
+                results = [self.total(inner, v) for v in outs]
+            back = Reversed(steps, (), nodes, results)
+            blocks.append(self.recomputing(node, region, back))
+        types = [cotangent_type(v.type) for v in outs]
+        hints = [f"d{v.name}" for v in outs]
+        test = node.operands[:1]
+        new = self.b.control(node.op, test, {}, blocks, types, hints)
+        ct.update(zip(outs, new, strict=True))
+        return Step(node)
+
+    def recomputing(self, node: Node, region: Block, back: Reversed) -> Block:
+        """Put in front of a reversed branch the forward nodes that it reads."""
+        from .tape import Sources
+
+        sources = Sources(self.b, region, back.steps, loop=None)
+        sources.want(back)
+        with self.b.region(node) as before:
+            values = self.replay(sources.again(), {})
+        nodes = (*before, *(with_operands(n, values) for n in back.nodes))
+        results = (replaced(x, values) for x in back.results)
+        return Block((), nodes, tuple(results))
+
+    def replay(
+        self, nodes: Sequence[Node], values: Mapping[Value, Operand]
+    ) -> dict[Value, Operand]:
+        """Append copies of forward nodes; returns what their values became."""
+        renamer = Renamer(self.b, values)
+        for n in nodes:
+            self.b.append(renamer.node(n))
+        return renamer.values
+
+    def fresh_symbol(self, hint: str) -> Expr:
+        """Make a symbol that occurs nowhere in the Func."""
+        name, k = hint, 0
+        while name in self.symbols:
+            k += 1
+            name = f"{hint}{k}"
+        self.symbols.add(name)
+        return dims.symbol(name)
+
+
+def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:
+    """Return what stands for an operand after values were replaced."""
+    return values.get(x, x) if isinstance(x, Value) else x
+
+
+def _counts(node: Node) -> bool:
+    return defined_symbol(node) is not None and node.op.kind is not Kind.SIZE
+

@@ -1,0 +1,229 @@
+"""Hold eager mode and compiled code against NumPy: values, aliasing, gradients, time.
+
+NumPy's own run of the program decides what values and aliasing are right; differences
+of its values decide what gradients are right.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import retrograde as rg
+
+from .comparison import (
+    TOLERANCES,
+    Comparison,
+    Mode,
+    Row,
+    close,
+    describe,
+    error_of,
+    mismatch,
+    precision_of,
+)
+from .gradients import draw_cotangents, gradient_rows, run_reverse
+from .leaves import (
+    copy_apart,
+    copy_sharing,
+    is_array,
+    is_float,
+    leaves,
+    rebuild,
+    shares_memory,
+)
+from .program import Call, Program, make_program, run_direct, to_numpy
+
+BUDGET = 0.3  # seconds for the repetitions of one timing
+
+
+def compare(
+    f: Callable[..., Any],
+    *args: Any,
+    argnums: int | tuple[int, ...] | None = None,
+    **kwargs: Any,
+) -> Comparison:
+    """Run f in NumPy, in eager mode and compiled, and compare all that can be seen.
+
+    That is: values, final values of changed arguments, which results share memory with
+    which arguments and with each other, and gradients, of eager mode against compiled
+    code and of both against differences. No argument is changed. By default every
+    positional argument that holds floats is differentiated.
+
+    >>> import numpy as np, retrograde as rg
+    >>> def f(x):
+    ...     y = x**2
+    ...     v = y[0]
+    ...     v *= 2
+    ...     return np.sum(y)
+    >>> comparison = rg.compare(f, np.ones((3, 4)))
+    >>> comparison.ok
+    True
+    """
+    program = make_program(f, args, kwargs, argnums)
+    try:
+        reference = run_direct(program, program.plain, copy_sharing(program.args))
+        again = run_direct(program, program.plain, copy_sharing(program.args))
+    except Exception as error:
+        return _stopped(program, Row("call", "numpy", "failed", describe(error)))
+    if problem := _not_repeatable(reference, again):
+        return _stopped(program, problem)
+    # The first compiled run is timed before anything else has compiled the program.
+    compiled = _Timing("compiled", _prepare(program, program.compiled, reference))
+    eager = _Timing("eager", _prepare(program, program.plain, reference))
+    rows = [
+        *_direct_rows(program, reference),
+        *gradient_rows(program),
+        *_joint_rows(eager, compiled),
+    ]
+    eager_time, compiled_time = eager.best(), compiled.best()
+    return Comparison(
+        program.name, tuple(rows), eager_time, compiled_time, compiled.first
+    )
+
+
+def _stopped(program: Program, row: Row) -> Comparison:
+    return Comparison(program.name, (row,), math.nan, math.nan, math.nan)
+
+
+def _not_repeatable(reference: Call, again: Call) -> Row | None:
+    """Return a failure if two NumPy runs on equal arguments differ."""
+    first = reference.values + reference.finals
+    second = again.values + again.finals
+    same = len(first) == len(second) and not any(
+        mismatch(b, a) or error_of(b, a) > 0
+        for (_, a), (_, b) in zip(first, second, strict=True)
+    )
+    if same:
+        return None
+    detail = "two runs differ; pass random numbers and state in as arguments"
+    return Row("repeatable", "numpy", "failed", detail)
+
+
+# Direct calls.
+
+
+def _direct_rows(program: Program, reference: Call) -> Iterator[Row]:
+    arrays = [leaf for _, leaf in program.paths(program.args) if is_array(leaf)]
+    overlap = any(shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i])
+    runs: list[tuple[Mode, Callable[..., Any], Any]] = [
+        ("compiled", program.compiled, copy_sharing(program.args))
+    ]
+    if not overlap:  # a tensor owns its memory: overlapping arguments cannot be wrapped
+        tensors = rebuild(copy_sharing(program.args), _to_tensor)
+        runs.insert(0, ("eager", program.plain, tensors))
+    for mode, target, args in runs:
+        try:
+            call = run_direct(program, target, args)
+        except Exception as error:
+            yield Row("call", mode, "failed", describe(error))
+            continue
+        yield from _value_rows(mode, call, reference)
+        yield _alias_row(mode, call.aliases, reference.aliases)
+
+
+def _to_tensor(leaf: Any) -> Any:
+    return rg.tensor(leaf) if is_array(leaf) else leaf
+
+
+def _value_rows(mode: Mode, call: Call, reference: Call) -> Iterator[Row]:
+    if [path for path, _ in call.values] != [path for path, _ in reference.values]:
+        yield Row("result", mode, "failed", "another structure than NumPy's result")
+        return
+    tolerance = TOLERANCES[precision_of(reference.values + reference.finals)][0]
+    for (path, got), (_, want) in zip(call.values, reference.values, strict=True):
+        if mode == "compiled" and is_array(got) != is_array(want):
+            detail = f"a {type(got).__name__}, NumPy gives a {type(want).__name__}"
+            yield Row(path, mode, "failed", detail)
+        else:
+            yield close(path, mode, got, want, tolerance)
+    for (path, got), (_, want) in zip(call.finals, reference.finals, strict=True):
+        yield close(f"final {path}", mode, got, want, tolerance)
+
+
+def _alias_row(
+    mode: Mode, got: frozenset[tuple[str, str]], want: frozenset[tuple[str, str]]
+) -> Row:
+    if got == want:
+        return Row("aliasing", mode, "ok")
+    wrong = [f"{a} must share memory with {b}" for a, b in sorted(want - got)]
+    wrong += [f"{a} must not share memory with {b}" for a, b in sorted(got - want)]
+    return Row("aliasing", mode, "failed", "; ".join(wrong))
+
+
+# Time.
+
+
+class _Timing:
+    """One mode's value and gradient: its first run, its result, its fastest run."""
+
+    def __init__(self, mode: Mode, call: Callable[[], Any]) -> None:
+        self.mode = mode
+        self.error: Exception | None = None
+        self.result: Any = None
+        self._call = call
+        start = time.perf_counter()
+        try:
+            self.result = call()
+        except Exception as error:
+            self.error = error
+        self.first = math.nan if self.error else time.perf_counter() - start
+
+    def best(self) -> float:
+        """Return the seconds of the fastest of a few runs, NaN if the first raised."""
+        if self.error:
+            return math.nan
+        seconds: list[float] = []
+        while len(seconds) < 2 or (sum(seconds) < BUDGET and len(seconds) < 1000):
+            start = time.perf_counter()
+            self._call()
+            seconds.append(time.perf_counter() - start)
+        return min(seconds)
+
+
+def _prepare(
+    program: Program, target: Callable[..., Any], reference: Call
+) -> Callable[[], Any]:
+    """Return value and gradient as one call, made the way people make it.
+
+    That is `value_and_grad` where the result is one number, else `vjp` with random
+    weights, and a plain call where nothing can be differentiated.
+    """
+    args = copy_apart(program.args)
+    if not program.argnums:
+        return lambda: target(*copy_apart(args))
+    results = [leaf for _, leaf in reference.values]
+    if len(results) == 1 and is_float(results[0]) and np.ndim(results[0]) == 0:
+        both = rg.value_and_grad(target, argnums=program.argnums)
+        return lambda: both(*args)
+    weights = draw_cotangents(program, reference, np.random.default_rng(0))
+
+    def pull() -> Any:
+        found = run_reverse(target, args, weights)
+        return found.values, tuple(found.grads[i] for i in program.argnums)
+
+    return pull
+
+
+def _joint_rows(eager: _Timing, compiled: _Timing) -> Iterator[Row]:
+    """Check the results of the timed runs, which take a path of their own."""
+    what = "value and gradient"
+    for timing in (eager, compiled):
+        if timing.error:
+            yield Row(what, timing.mode, "failed", describe(timing.error))
+    if eager.error or compiled.error:
+        return
+    one, other = (
+        list(leaves(rebuild(timing.result, to_numpy))) for timing in (eager, compiled)
+    )
+    if [path for path, _ in one] != [path for path, _ in other]:
+        yield Row(what, "both", "failed", "the gradients differ in structure")
+        return
+    tolerance = TOLERANCES[precision_of(one)][1]
+    for (path, want), (_, got) in zip(one, other, strict=True):
+        if want is not None or got is not None:
+            row = close(f"{what}{path}", "both", got, want, tolerance)
+            if row.status == "failed":
+                yield row

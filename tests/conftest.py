@@ -1,0 +1,31 @@
+"""Settings of every test run: verified passes, fresh caches, seeded random numbers."""
+
+import importlib
+import os
+import shutil
+import tempfile
+import zlib
+
+import numpy as np
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the environment before any test module is imported; workers inherit it."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="retrograde-tests-")
+        os.environ["RETROGRADE_CACHE_DIR"] = folder
+        os.environ["RETROGRADE_VERIFY"] = "1"
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Return random numbers that depend on nothing but the name of the test."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def brief_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let compare time little: tests look at what it checks, not at how fast it was."""
+    monkeypatch.setattr(importlib.import_module("retrograde.compare"), "BUDGET", 0.01)

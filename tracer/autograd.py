@@ -1,0 +1,237 @@
+"""What users call: `backward`, `grad`, and the hooks of tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import GradientError, ShapeError
+from ..ir.op import OPS
+from . import dispatch, tape
+from .engine import Run, accumulate, conjugate
+from .location import user_location
+from .tape import AccumulateGrad, Node
+from .tensor import Tensor, as_tensor, of
+
+
+def _many(x: Any) -> tuple[Any, ...]:
+    return (x,) if isinstance(x, Tensor) or x is None else tuple(x)
+
+
+def _roots(
+    outputs: Sequence[Tensor], gradients: Sequence[Any], create_graph: bool
+) -> list[tuple[Node, int, Any]]:
+    """Return where to start: nodes with the gradients of their outputs."""
+    roots = []
+    for k, (t, g) in enumerate(zip(outputs, gradients, strict=True)):
+        edge = tape.edge_of(t)
+        if edge is None:
+            raise GradientError(
+                f"element {k} of tensors does not require grad and does not have a "
+                "grad_fn",
+                location=user_location(),
+                hint="mark an input: rg.tensor(x, requires_grad=True)",
+            )
+        roots.append((*edge, _first(t, g, k, create_graph)))
+    return roots
+
+
+def _first(t: Tensor, g: Any, k: int, create_graph: bool) -> Any:
+    """Return the gradient that one output starts with."""
+    if g is None:
+        if t.size != 1:
+            raise GradientError(
+                "grad can be implicitly created only for scalar outputs",
+                location=user_location(),
+                hint=f"the output is {t.type}: pass its gradient, or sum it",
+            )
+        g = np.ones(t.shape, t.dtype)
+    g = as_tensor(g)
+    if g.shape != t.shape:
+        raise ShapeError(
+            f"Mismatch in shape: grad_output[{k}] has a shape of {list(g.shape)} and "
+            f"output[{k}] has a shape of {list(t.shape)}.",
+            location=user_location(),
+        )
+    if g.dtype != t.dtype:
+        g = dispatch.apply(OPS["astype"], (g,), {"dtype": t.dtype})
+    g = conjugate(g)
+    return g if create_graph else g._data
+
+
+def backward(
+    outputs: Any,
+    gradients: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of `outputs` to the `.grad` of the leaves they depend on.
+
+    >>> from retrograde.tracer.tensor import tensor
+    >>> x = tensor(3.0, requires_grad=True)
+    >>> backward(x * x)
+    >>> x.grad
+    tensor(6.)
+    """
+    tensors = _many(outputs)
+    grads = (None,) * len(tensors) if gradients is None else _many_or_one(gradients)
+    roots = _roots(tensors, grads, create_graph)
+    keep = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        Run(create_graph=create_graph, retain_graph=keep).execute(roots)
+        return
+    wanted = _many(inputs)
+    if not wanted:
+        raise GradientError("'inputs' argument to backward() cannot be empty.")
+    found = _captured(roots, wanted, create_graph, keep)
+    for k, t in enumerate(wanted):
+        if k in found:
+            accumulate(t, found[k], False, create_graph)
+
+
+def _many_or_one(x: Any) -> tuple[Any, ...]:
+    return tuple(x) if isinstance(x, list | tuple) else (x,)
+
+
+def _captured(
+    roots: list[tuple[Node, int, Any]],
+    wanted: Sequence[Tensor],
+    create_graph: bool,
+    keep: bool,
+) -> dict[int, Any]:
+    captures: dict[tuple[Node, int], list[int]] = {}
+    for k, t in enumerate(wanted):
+        edge = tape.edge_of(t)
+        if edge is None:
+            raise GradientError(
+                "One of the differentiated Tensors does not require grad",
+                location=user_location(),
+            )
+        captures.setdefault(edge, []).append(k)
+    run = Run(create_graph=create_graph, retain_graph=keep, captures=captures)
+    return run.execute(roots)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `outputs` in `inputs`; no `.grad` changes.
+
+    >>> from retrograde.tracer.tensor import tensor
+    >>> x = tensor(3.0, requires_grad=True)
+    >>> grad(x * x, x)
+    (tensor(6.),)
+    """
+    tensors, wanted = _many(outputs), _many(inputs)
+    grads: tuple[Any, ...] = (None,) * len(tensors)
+    if grad_outputs is not None:
+        grads = _many_or_one(grad_outputs)
+    roots = _roots(tensors, grads, create_graph)
+    keep = create_graph if retain_graph is None else retain_graph
+    found = _captured(roots, wanted, create_graph, keep)
+    return tuple(
+        _result(found.get(k), t, k, create_graph, bool(allow_unused), materialize_grads)
+        for k, t in enumerate(wanted)
+    )
+
+
+def _result(
+    g: Any, t: Tensor, k: int, create_graph: bool, allow_unused: bool, zeros: bool
+) -> Tensor | None:
+    if g is None and zeros:
+        return of(np.zeros(t.shape, t.dtype))
+    if g is None:
+        if allow_unused:
+            return None
+        raise GradientError(
+            f"The differentiated Tensor at index {k} appears to not have been used in "
+            "the graph. Set allow_unused=True if this is the desired behavior.",
+            location=user_location(),
+        )
+    if create_graph:
+        result: Tensor = conjugate(g)
+        return result
+    # A copy: results never alias each other or what the caller passed in.
+    data = np.array(np.conjugate(g) if np.iscomplexobj(g) else g)
+    return of(data)
+
+
+# ---------------------------------------------------------------- hooks
+
+
+class Hooks:
+    """The hooks of a leaf: on its gradient, and after it was accumulated."""
+
+    __slots__ = ("after", "before")
+
+    def __init__(self) -> None:
+        self.before: dict[int, Callable[[Any], Any]] = {}
+        self.after: dict[int, Callable[[Any], Any]] = {}
+
+
+class RemovableHandle:
+    """Takes a hook away again."""
+
+    __slots__ = ("_hooks", "_key")
+    _keys = itertools.count()
+
+    def __init__(self, hooks: dict[int, Callable[[Any], Any]], hook: Any) -> None:
+        self._hooks = hooks
+        self._key = next(self._keys)
+        hooks[self._key] = hook
+
+    def remove(self) -> None:
+        """Take the hook away."""
+        self._hooks.pop(self._key, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.remove()
+
+
+def register_hook(t: Tensor, hook: Callable[[Any], Any]) -> RemovableHandle:
+    """Call `hook` with the gradient of `t`; what it returns replaces the gradient."""
+    edge = tape.edge_of(t)
+    if edge is None:
+        raise GradientError(
+            "cannot register a hook on a tensor that doesn't require gradient",
+            location=user_location(),
+        )
+    node, nr = edge
+    if isinstance(node, AccumulateGrad):
+        leaf = node.variable
+        leaf._hooks = leaf._hooks or Hooks()
+        return RemovableHandle(leaf._hooks.before, hook)
+    if node.hooks is None:
+        node.hooks = {}
+    return RemovableHandle(node.hooks.setdefault(nr, {}), hook)
+
+
+def register_post_accumulate_grad_hook(
+    t: Tensor, hook: Callable[[Any], Any]
+) -> RemovableHandle:
+    """Call `hook(t)` after the gradient of a leaf was added to `t.grad`."""
+    if not t.requires_grad:
+        raise GradientError(
+            "cannot register a hook on a tensor that doesn't require gradient",
+            location=user_location(),
+        )
+    if not t.is_leaf:
+        raise GradientError(
+            "post accumulate grad hooks cannot be registered on non-leaf tensors",
+            location=user_location(),
+        )
+    t._hooks = t._hooks or Hooks()
+    return RemovableHandle(t._hooks.after, hook)

@@ -1,0 +1,149 @@
+"""From a Python function and arguments to a traced Func and what its results are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ir import dims
+from ..ir.dims import Dim, Expr
+from ..ir.func import Node, Operand, Value
+from ..ir.op import Op
+from . import dispatch
+from .containers import Tree, flatten_tree
+from .convert import Operators, convert, operators
+from .symbols import SymInt
+from .tensor import Tensor
+from .trace import Trace, dims_of
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One view of a result: an op with indices that are dims or result numbers."""
+
+    op: Op
+    indices: tuple[int | Expr | Result, ...]
+    attrs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The number of a result of the Func."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """What one leaf of the result is.
+
+    `source` is a parameter number, a `Result`, or ("constant", object); `views` are
+    replayed on it in order.
+    """
+
+    source: Any
+    views: tuple[Replay, ...] = ()
+
+
+@dataclass(slots=True)
+class Results:
+    """Collects the results of a Func: each value once."""
+
+    trace: Trace
+    operands: list[Operand] = field(default_factory=list)
+    _numbers: dict[Value, int] = field(default_factory=dict)
+
+    def number(self, x: Operand) -> Result:
+        if isinstance(x, Value):
+            if x not in self._numbers:
+                self._numbers[x] = len(self.operands)
+                self.operands.append(x)
+            return Result(self._numbers[x])
+        self.operands.append(x)
+        return Result(len(self.operands) - 1)
+
+    def out(self, x: Any) -> Out:
+        """Describe a leaf that the function returned."""
+        if isinstance(x, SymInt):
+            return Out(self.trace.assumptions.resolve(dims_of(x)))
+        if not isinstance(x, Tensor):
+            return Out(("constant", x))
+        v = self.trace.operand(x)
+        if not isinstance(v, Value):
+            return Out(v if isinstance(v, Expr) else ("constant", v))
+        views: list[Replay] = []
+        while v.base is not None:
+            views.append(self._replay(self.trace.node_of(v)))
+            v = v.base
+        if v in self.trace.params:
+            return Out(self.trace.params.index(v), tuple(reversed(views)))
+        return Out(self.number(v), tuple(reversed(views)))
+
+    def _replay(self, node: Node) -> Replay:
+        indices = tuple(
+            self.number(i) if isinstance(i, Value) else self._dim(i)
+            for i in node.operands[1:]
+        )
+        resolve = self.trace.assumptions.resolve
+        attrs = {k: _map_dims(resolve, a) for k, a in node.attrs.items()}
+        return Replay(node.op, indices, attrs)
+
+    def _dim(self, i: Any) -> int | Expr:
+        d = self.trace.assumptions.resolve(i)
+        assert isinstance(d, int | Expr)
+        return d
+
+
+def _map_dims(f: Callable[[Dim], Dim], a: Any) -> Any:
+    if isinstance(a, Expr):
+        return f(a)
+    return tuple(_map_dims(f, x) for x in a) if isinstance(a, tuple) else a
+
+
+def run_traced(
+    trace: Trace, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], Tree]:
+    """Run the converted `fn` into `trace`; returns the leaves of its result."""
+    with dispatch.tracing(trace), operators(TraceOperators()):
+        out = convert(fn)(*args, **kwargs)
+    return flatten_tree(out)
+
+
+class TraceOperators(Operators):
+    """Control flow while tracing: what is static stays Python."""
+
+    def __init__(self) -> None:
+        from .functions import INTERCEPTS
+
+        super().__init__(INTERCEPTS)
+
+
+class EagerOperators(TraceOperators):
+    """Plain control flow; arrays that the function makes are Tensors."""
+
+
+def evaluate_attr(a: Any, env: Mapping[dims.Symbol, int]) -> Any:
+    """Evaluate the dims in an attribute."""
+    if isinstance(a, Expr):
+        return dims.evaluate(a, env)
+    return tuple(evaluate_attr(x, env) for x in a) if isinstance(a, tuple) else a
+
+
+def replay(
+    x: Any, views: Sequence[Replay], results: Sequence[Any], env: Mapping[Any, int]
+) -> Any:
+    """Make the views of an actual array or Tensor."""
+    for step in views:
+        indices = [
+            results[i.number] if isinstance(i, Result) else evaluate_attr(i, env)
+            for i in step.indices
+        ]
+        attrs = {k: evaluate_attr(a, env) for k, a in step.attrs.items()}
+        if isinstance(x, Tensor):
+            x = dispatch.apply(step.op, (x, *indices), attrs)
+        else:
+            x = step.op.eager(x, *map(np.asarray, indices), **attrs)
+    return x

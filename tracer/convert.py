@@ -1,0 +1,721 @@
+"""Run Python functions so that control flow and calls go through operators.
+
+`convert(f)` gives a function with the signature, defaults, globals and cells of `f`, in
+which every `for`, `while`, `if`, conditional expression, `and`, `or`, `not`, chained
+comparison, `assert` and call is a call of the `Operators` in force (`with
+operators(...)`). The plain ones do what Python does and convert what is called in turn.
+The same converted code serves all operators; it is made once per code object.
+
+Facts:
+
+- What is called is converted when it is a Python function, method, partial, callable
+  object or class with a Python `__init__` or `__new__`, and its source can be found.
+  Functions of the standard library, of installed packages (a `site-packages` or
+  `dist-packages` folder) and of this package run as they are, and so does code without
+  source (`exec`, a prompt) or whose file changed since it was imported: arrays that
+  such code creates are plain NumPy arrays.
+- Implicit calls do not pass through `call`: operators and other special methods of the
+  user's classes, properties, `__enter__`/`__exit__`, the application of a decorator,
+  the body of a `class` statement, the `__init__` that `dataclass` generates. They run
+  as they are; what they call runs as it is, too.
+- Functions handed to `map`, `filter`, `sorted`, `min`, `max`, `list.sort`,
+  `functools.reduce` and their relatives in `itertools` are converted on the way;
+  functions handed to other compiled code run as they are, unless they are defined
+  inside converted code: those are converted where they stand.
+- Generators, coroutines, functions that call `locals()`, `vars()`, `dir()`, `eval(s)`
+  or `exec(s)`, and functions that leave a `finally` by `return`, `break` or `continue`
+  have their calls and expressions converted, but their statements stay Python's;
+  `limitation()` then gives the reason. A conditional operand that contains `:=`,
+  `yield` or `await` stays Python's too.
+- Comprehensions stay comprehensions; the calls and logic in them are converted.
+- Exceptions are the user's own, and tracebacks show the user's lines, since the code is
+  compiled for the user's file. Frames of this module stand between them.
+- Reading an unbound local from inside a block raises NameError where Python raises its
+  subclass UnboundLocalError.
+- A call takes more frames than in Python, so the recursion limit is raised while
+  operators are set with `operators`.
+"""
+
+import builtins
+import contextlib
+import dataclasses
+import functools
+import itertools
+import linecache
+import operator
+import os
+import sys
+import sysconfig
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    SimpleNamespace,
+)
+from typing import Any, cast
+
+from ..ir.errors import UnsupportedError
+from .lowering import SUPPORT
+from .rewrite import OPS, PREFIX, THUNK, rewrite
+from .scopes import FRAME_BUILTINS, shadowed_builtins
+from .source import compile_function, find_source
+
+Thunk = Callable[[], Any]
+
+
+class ConversionError(UnsupportedError):
+    """Say that a function cannot be converted, where, and what to do about it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Location:
+    """A line of the user's: `at {file}:{line}, in {function}:  {text}`."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+    def __str__(self) -> str:
+        """Return the location as error messages show it."""
+        return f"at {self.file}:{self.line}, in {self.function}:    {self.text}"
+
+
+class Undefined:
+    """Stand for the value of a name that has none, in the state of a block."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        """Return `<undefined x>`."""
+        return f"<undefined {self.name}>"
+
+
+class NoValue:
+    """Stand for the value of a function that has not come to a `return`."""
+
+    def __repr__(self) -> str:
+        """Return `<no return value>`."""
+        return "<no return value>"
+
+
+NO_VALUE = NoValue()
+
+
+class Operators:
+    """The plain meaning of control flow and calls: what Python does.
+
+    Subclasses override what they trace. `names` are the variables and attributes
+    (`self.x`) that a block binds, in the order of `get_state()` and
+    `set_state(values)`; a value may be `Undefined`, and setting that unbinds the name.
+    `live` are those of `names` whose value may be read after the block or in its next
+    iteration. Names that begin with `rg__` are ours: `rg__return` and `rg__value` hold
+    an early return, `rg__break_*` and `rg__continue_*` a jump.
+
+    `intercept` maps callables, by identity, to what is called in their place.
+    """
+
+    def __init__(
+        self, intercept: Mapping[Any, Callable[..., Any]] | None = None
+    ) -> None:
+        self._targets = list(intercept or ())  # keeps the identities alive
+        self._intercept = {id(f): g for f, g in (intercept or {}).items()}
+
+    def for_stmt(
+        self,
+        iterable: Iterable[Any],
+        extra_test: Callable[[], Any] | None,
+        body: Callable[[Any], None],
+        get_state: Callable[[], tuple[Any, ...]],
+        set_state: Callable[[tuple[Any, ...]], None],
+        names: tuple[str, ...],
+        live: tuple[str, ...],
+        target: str,
+    ) -> None:
+        """Run `body(item)` for the items, while `extra_test()` holds after each."""
+        for item in iterable:
+            body(item)
+            if extra_test is not None and not extra_test():
+                break
+
+    def while_stmt(
+        self,
+        test: Callable[[], Any],
+        body: Callable[[], None],
+        get_state: Callable[[], tuple[Any, ...]],
+        set_state: Callable[[tuple[Any, ...]], None],
+        names: tuple[str, ...],
+        live: tuple[str, ...],
+    ) -> None:
+        """Run `body()` while `test()` holds."""
+        while test():
+            body()
+
+    def if_stmt(
+        self,
+        condition: Any,
+        body: Callable[[], None],
+        orelse: Callable[[], None],
+        get_state: Callable[[], tuple[Any, ...]],
+        set_state: Callable[[tuple[Any, ...]], None],
+        names: tuple[str, ...],
+        live: tuple[str, ...],
+    ) -> None:
+        """Run one of two blocks."""
+        if condition:
+            body()
+        else:
+            orelse()
+
+    def if_exp(self, condition: Any, body: Thunk, orelse: Thunk) -> Any:
+        """Return `body() if condition else orelse()`."""
+        return body() if condition else orelse()
+
+    def and_(self, left: Any, right: Thunk) -> Any:
+        """Return `left and right()`."""
+        return left and right()
+
+    def or_(self, left: Any, right: Thunk) -> Any:
+        """Return `left or right()`."""
+        return left or right()
+
+    def not_(self, value: Any) -> Any:
+        """Return `not value`."""
+        return not value
+
+    def chain(
+        self, left: Any, comparisons: tuple[str, ...], rest: tuple[Thunk, ...]
+    ) -> Any:
+        """Return `left < rest[0]() < rest[1]() ...`, through `and_`."""
+        right = rest[0]()
+        result = COMPARISONS[comparisons[0]](left, right)
+        if len(rest) == 1:
+            return result
+        return self.and_(result, lambda: self.chain(right, comparisons[1:], rest[1:]))
+
+    def assert_stmt(self, condition: Any, message: Thunk | None) -> None:
+        """Raise AssertionError unless the condition holds."""
+        if not condition:
+            raise AssertionError(message()) if message else AssertionError()
+
+    def call(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call what stands in for `f`, or the converted `f`."""
+        special = self._intercept.get(id(f))
+        if special is not None:
+            return special(*args, **kwargs)
+        kind = type(f)
+        if kind is FunctionType or kind is MethodType:
+            return _converted(f)(*args, **kwargs)
+        if kind is functools.partial:
+            return self.call(f.func, f.args + args, {**f.keywords, **kwargs})
+        if kind is BuiltinFunctionType or id(f) in _TAKES_FUNCTIONS:
+            args, kwargs = self._for_builtin(f, args, kwargs)
+            return f(*args, **kwargs)
+        if isinstance(f, type):
+            return _construct(f, args, kwargs)
+        return _converted(f)(*args, **kwargs)
+
+    def _for_builtin(
+        self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Prepare the arguments of builtins that call functions or look at frames."""
+        place = _TAKES_FUNCTIONS.get(id(f))
+        if place is None and f.__name__ == "sort" and isinstance(f.__self__, list):
+            place = _BY_KEYWORD
+        if place is not None:
+            args = tuple(
+                self.callback(a) if i == place else a for i, a in enumerate(args)
+            )
+            kwargs = {
+                k: self.callback(v) if k in ("key", "func") else v
+                for k, v in kwargs.items()
+            }
+        elif id(f) in _FRAME_BUILTINS:
+            _refuse_frame_builtin(f, len(args) + len(kwargs))
+        elif f is warnings.warn:
+            args, kwargs = _user_stacklevel(*args, **kwargs)
+        return args, kwargs
+
+    def callback(self, f: Any) -> Any:
+        """Return what to hand to plain code that will call `f`."""
+        special = self._intercept.get(id(f))
+        if special is not None:
+            return special
+        return _converted(f) if callable(f) else f
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "is": operator.is_,
+    "is not": operator.is_not,
+    "in": lambda a, b: a in b,
+    "not in": lambda a, b: a not in b,
+}
+
+_BY_KEYWORD = -1
+_TAKES_FUNCTIONS = {
+    **{id(f): _BY_KEYWORD for f in (sorted, min, max)},
+    **{id(f): 0 for f in (map, filter, functools.reduce, itertools.starmap)},
+    **{id(f): 0 for f in (itertools.takewhile, itertools.dropwhile)},
+    **{id(f): 0 for f in (itertools.filterfalse,)},
+    **{id(f): 1 for f in (itertools.accumulate, itertools.groupby)},
+}
+_FRAME_BUILTINS = {id(getattr(builtins, name)): name for name in FRAME_BUILTINS}
+
+
+def _refuse_frame_builtin(f: Any, count: int) -> None:
+    name = _FRAME_BUILTINS[id(f)]
+    if count < FRAME_BUILTINS[name] and name != "breakpoint":
+        raise ConversionError(
+            f"{name}: reached through another name\n"
+            f"  {user_location()}\n"
+            f"  {name}() looks at the frame that calls it, which is not yours here.\n"
+            f"  hint: call it by its own name, `{name}(...)`"
+        )
+
+
+def _user_stacklevel(
+    message: Any,
+    category: Any = None,
+    stacklevel: int = 1,
+    source: Any = None,
+    **kwargs: Any,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Let `warnings.warn` count the user's calls, not the frames that stand between."""
+    frame: FrameType | None = sys._getframe(2)  # the one that calls `warn`
+    level = innermost = found = 0
+    while frame is not None and stacklevel > 0:
+        level += 1
+        if not _is_ours(frame.f_code, frame.f_globals):
+            # The blocks of a function come first, the innermost has the line.
+            innermost = innermost or level
+            if id(frame.f_code) not in _BLOCKS:
+                stacklevel -= 1
+                found, innermost = innermost, 0
+        frame = frame.f_back
+    return (message, category, found + max(stacklevel, 0), source), kwargs
+
+
+_ACTIVE: ContextVar[Operators] = ContextVar("retrograde_operators", default=Operators())
+
+
+def active_operators() -> Operators:
+    """Return the operators that converted code uses in this thread or context."""
+    return _ACTIVE.get()
+
+
+@contextlib.contextmanager
+def operators(ops: Operators) -> Iterator[Operators]:
+    """Let converted code use the given operators, in this thread or context.
+
+    >>> class Loud(Operators):
+    ...     def for_stmt(self, iterable, *rest):
+    ...         print("a loop")
+    ...         super().for_stmt(iterable, *rest)
+    >>> def total(xs):
+    ...     s = 0
+    ...     for x in xs:
+    ...         s += x
+    ...     return s
+    >>> with operators(Loud()):
+    ...     convert(total)([1, 2, 3])
+    a loop
+    6
+    """
+    token = _ACTIVE.set(ops)
+    _RECURSION.enter()
+    try:
+        yield ops
+    finally:
+        _RECURSION.leave()
+        _ACTIVE.reset(token)
+
+
+class _Recursion:
+    """Raise the recursion limit while any thread runs under operators.
+
+    Note [recursion]: a converted call takes the frames of `call` and of the blocks
+    around it besides its own, and the limit counts them all.
+    """
+
+    FRAMES_PER_CALL = 10
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
+        self.before = 0
+
+    def enter(self) -> None:
+        with self.lock:
+            if self.depth == 0:
+                self.before = sys.getrecursionlimit()
+                sys.setrecursionlimit(self.before * self.FRAMES_PER_CALL)
+            self.depth += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.depth -= 1
+            if self.depth == 0:
+                with contextlib.suppress(RecursionError):
+                    sys.setrecursionlimit(self.before)
+
+
+_RECURSION = _Recursion()
+
+
+# ------------------------------------------------------------------ support of the code
+
+
+def _read(load: Thunk, name: str) -> Any:
+    try:
+        return load()
+    except (NameError, AttributeError):
+        return Undefined(name)
+
+
+def _is_undefined(value: Any) -> bool:
+    return isinstance(value, Undefined)
+
+
+def _returned(value: Any) -> Any:
+    return None if value is NO_VALUE else value
+
+
+def _visible(names: Any) -> Any:
+    if isinstance(names, dict):
+        return {k: v for k, v in names.items() if not k.startswith(PREFIX)}
+    return [n for n in names if not n.startswith(PREFIX)]
+
+
+_SUPPORT = SimpleNamespace(
+    read=_read,
+    is_undefined=_is_undefined,
+    returned=_returned,
+    visible=_visible,
+    keywords=dict,
+    NO_VALUE=NO_VALUE,
+)
+_CELLS = {OPS: CellType(_ACTIVE.get), SUPPORT: CellType(_SUPPORT)}
+
+
+# --------------------------------------------------------------------------- the cache
+
+
+class _Entry:
+    """What conversion made of one code object: `code` is None where it stays plain."""
+
+    __slots__ = ("cells", "code", "members", "original", "reason")
+
+    def __init__(self, original: CodeType) -> None:
+        self.original = weakref.ref(original, self._forget)
+        self.code: CodeType | None = None
+        self.cells: tuple[int | CellType, ...] = ()
+        self.members: list[int] = [id(original)]
+        self.reason: str | None = None
+
+    def _forget(self, _: object) -> None:
+        for member in self.members:
+            _ENTRIES.pop(member, None)
+            _LIMITS.pop(member, None)
+            _CONVERTED.discard(member)
+            _BLOCKS.discard(member)
+
+    def instantiate(self, f: FunctionType) -> FunctionType:
+        """Return a converted function over the cells, defaults and globals of `f`."""
+        code = self.code
+        if code is None:
+            return f
+        own = f.__closure__ or ()
+        closure = tuple(own[c] if type(c) is int else c for c in self.cells)
+        new = FunctionType(
+            code, f.__globals__, f.__name__, f.__defaults__, cast(Any, closure)
+        )
+        new.__kwdefaults__ = f.__kwdefaults__
+        return new
+
+
+# Keys are identities of code objects; an entry dies with the code that it was made for.
+_ENTRIES: dict[int, _Entry] = {}
+_CONVERTED: set[int] = set()
+_BLOCKS: set[int] = set()
+_LIMITS: dict[int, str] = {}
+_LOCK = threading.RLock()
+
+
+def _entry_of(f: FunctionType) -> _Entry | None:
+    """Return the entry for a function, or None for one that is already converted."""
+    key = id(f.__code__)
+    entry = _ENTRIES.get(key)
+    if entry is not None or key in _CONVERTED:
+        return entry
+    with _LOCK:
+        entry = _ENTRIES.get(key)
+        if entry is None and key not in _CONVERTED:
+            entry = _make_entry(f)
+            _ENTRIES[key] = entry
+        return entry
+
+
+def _make_entry(f: FunctionType) -> _Entry:
+    original = f.__code__
+    entry = _Entry(original)
+    if not _is_user_code(original, f.__globals__):
+        entry.reason = "it belongs to the standard library or to an installed package"
+        return entry
+    source = find_source(original, f.__globals__)
+    if source is None:
+        entry.reason = "its source is not available"
+        return entry
+    _check_names(original)
+    rebound = shadowed_builtins(original.co_freevars, f.__globals__)
+    rewritten = rewrite(source.node, rebound)
+    source = dataclasses.replace(source, node=rewritten.node)
+    freevars = (OPS, SUPPORT, *original.co_freevars)
+    code = compile_function(source, freevars, original)
+    code = _rename(code, original.co_name, original.co_qualname)
+    places = {name: i for i, name in enumerate(original.co_freevars)}
+    entry.cells = tuple(
+        _CELLS[n] if n in _CELLS else places[n] for n in code.co_freevars
+    )
+    entry.code = code
+    for member, parent in _functions_in(code):
+        entry.members.append(id(member))
+        _CONVERTED.add(id(member))
+        if parent is not None and parent.co_qualname == member.co_qualname:
+            _BLOCKS.add(id(member))
+        reason = rewritten.limits.get((member.co_name, member.co_firstlineno))
+        if reason:
+            _LIMITS[id(member)] = reason
+    return entry
+
+
+def _check_names(code: CodeType) -> None:
+    used = (*code.co_varnames, *code.co_names, *code.co_freevars, *code.co_cellvars)
+    for name in used:
+        if name.startswith(PREFIX):
+            raise ConversionError(
+                f"{code.co_name}: the name {name!r} is reserved\n"
+                f"  at {code.co_filename}:{code.co_firstlineno}, in {code.co_name}\n"
+                f"  names that begin with {PREFIX} belong to converted code.\n"
+                "  hint: rename it"
+            )
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            _check_names(inner)
+
+
+def _rename(code: CodeType, name: str, qualname: str) -> CodeType:
+    """Give code its place in the user's program; blocks take their function's name."""
+    constants: list[Any] = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            ours = constant.co_name.startswith(PREFIX) or _is_thunk(constant)
+            if ours:
+                constant = _rename(constant, name, qualname)
+            else:
+                inner = constant.co_name
+                middle = ".<locals>." if _is_function(code) else "."
+                constant = _rename(constant, inner, qualname + middle + inner)
+        elif constant == code.co_qualname and not _is_function(code):
+            constant = qualname  # what the class body assigns to __qualname__
+        constants.append(constant)
+    return code.replace(co_name=name, co_qualname=qualname, co_consts=tuple(constants))
+
+
+def _is_thunk(code: CodeType) -> bool:
+    return code.co_varnames[:1] == (THUNK,)
+
+
+def _is_function(code: CodeType) -> bool:
+    return bool(code.co_flags & 0x2)  # CO_NEWLOCALS: class bodies lack it
+
+
+def _functions_in(
+    code: CodeType, parent: CodeType | None = None
+) -> Iterator[tuple[CodeType, CodeType | None]]:
+    """Yield code and the code in it with what it stands in, but for classes.
+
+    Methods of classes are converted when they are called.
+    """
+    yield code, parent
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and _is_function(constant):
+            yield from _functions_in(constant, code)
+
+
+# ------------------------------------------------------------------------ what is plain
+
+_LIBRARY_MARKS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_STANDARD = tuple(
+    os.path.join(sysconfig.get_path(key), "") for key in ("stdlib", "platstdlib")
+)
+_PACKAGE = __name__.partition(".")[0]
+_IS_LIBRARY: dict[str, bool] = {}
+
+
+def _is_user_code(code: CodeType, namespace: Mapping[str, Any]) -> bool:
+    """Tell whether code is the user's: not a library's, not this package's."""
+    file = code.co_filename
+    library = _IS_LIBRARY.get(file)
+    if library is None:
+        library = _IS_LIBRARY[file] = file.startswith(
+            ("<frozen", "<__array_function__", *_STANDARD)
+        ) or any(mark in file for mark in _LIBRARY_MARKS)
+    return not library and not _is_ours(code, namespace)
+
+
+def _is_ours(code: CodeType, namespace: Mapping[str, Any]) -> bool:
+    """Tell whether code belongs to this package; its doctests are users' programs."""
+    module = namespace.get("__name__")
+    if isinstance(module, str) and module.partition(".")[0] == _PACKAGE:
+        return not code.co_filename.startswith("<")
+    return False
+
+
+# ----------------------------------------------------------------------------- convert
+
+
+def convert(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `f` in converted form, or `f` itself where it has to stay plain.
+
+    The result shares defaults, globals and closure cells with `f`. Methods, partials,
+    static and class methods, classes and callable objects are taken as well.
+
+    >>> def clip(x, low=0):
+    ...     return low if x < low else x
+    >>> convert(clip)(-3)
+    0
+    """
+    new = _converted(f)
+    if isinstance(f, FunctionType) and new is not f:
+        functools.update_wrapper(new, f)
+        del new.__wrapped__
+        new.__type_params__ = getattr(f, "__type_params__", ())
+    return cast(Callable[..., Any], new)
+
+
+def _converted(f: Any) -> Any:
+    """Return a converted `f` without its attributes: all that a call needs."""
+    if isinstance(f, FunctionType):
+        entry = _entry_of(f)
+        return f if entry is None else entry.instantiate(f)
+    if isinstance(f, MethodType):
+        function = _converted(f.__func__)
+        return f if function is f.__func__ else MethodType(function, f.__self__)
+    if type(f) is functools.partial:
+        return functools.partial(_converted(f.func), *f.args, **f.keywords)
+    if isinstance(f, staticmethod | classmethod):
+        return type(f)(_converted(f.__func__))
+    if isinstance(f, type):
+        return functools.partial(_make, f) if _constructors(f) else f
+    call = getattr(type(f), "__call__", None)  # noqa: B004 (not whether, but which)
+    if isinstance(call, FunctionType):
+        function = _converted(call)
+        return f if function is call else MethodType(function, f)
+    if not callable(f):
+        raise TypeError(f"{type(f).__name__!r} object is not callable")
+    return f
+
+
+def _constructors(cls: type) -> bool:
+    """Tell whether making an object of a class runs Python code of the user's."""
+    if type(cls).__call__ is not type.__call__:
+        return False
+    return any(
+        isinstance(f, FunctionType)
+        and _entry_of(f) is not None
+        and _is_user_code(f.__code__, f.__globals__)
+        for f in (cls.__new__, cls.__init__)  # type: ignore[misc]
+    )
+
+
+def _make(cls: type, *args: Any, **kwargs: Any) -> Any:
+    return _construct(cls, args, kwargs)
+
+
+def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do what calling a class does, with `__new__` and `__init__` converted."""
+    if not _constructors(cls):
+        return cls(*args, **kwargs)
+    made = _converted(cls.__new__)(cls, *args, **kwargs)
+    if isinstance(made, cls):
+        result = _converted(type(made).__init__)(made, *args, **kwargs)
+        if result is not None:
+            kind = type(result).__name__
+            raise TypeError(f"__init__() should return None, not {kind!r}")
+    return made
+
+
+# ---------------------------------------------------------------------------- locations
+
+
+def user_location() -> Location | None:
+    """Return the innermost line of the user's that is now running.
+
+    Frames of this package, of the standard library and of installed packages are
+    passed over.
+
+    >>> def here():
+    ...     return user_location()
+    >>> here().function
+    'here'
+    """
+    frame = _user_frame()
+    if frame is None:
+        return None
+    code, line = frame.f_code, frame.f_lineno
+    text = linecache.getline(code.co_filename, line, frame.f_globals).strip()
+    return Location(code.co_filename, line, _function_name(code), text)
+
+
+def limitation() -> str | None:
+    """Return why the statements of the running user function are not converted.
+
+    None stands for a function that is converted in full.
+    """
+    frame = _user_frame()
+    if frame is None:
+        return None
+    key = id(frame.f_code)
+    if key in _CONVERTED:
+        return _LIMITS.get(key)
+    entry = _ENTRIES.get(key)
+    if entry is not None and entry.reason:
+        return entry.reason
+    return "it was called by code that is not converted"
+
+
+def _user_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and not _is_user_code(frame.f_code, frame.f_globals):
+        frame = frame.f_back
+    return frame
+
+
+def _function_name(code: CodeType) -> str:
+    """Return the name of the function that code stands in, through comprehensions."""
+    parts = code.co_qualname.split(".<locals>.")
+    while len(parts) > 1 and parts[-1] in (
+        "<listcomp>",
+        "<setcomp>",
+        "<dictcomp>",
+        "<genexpr>",
+    ):
+        parts.pop()
+    return parts[-1].rpartition(".")[2]

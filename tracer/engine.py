@@ -1,0 +1,303 @@
+"""The engine: runs the nodes of the eager graph backwards.
+
+A node runs once, when everything that used it has run: nodes are taken from a heap in
+the reverse order of their making, so chains of any length need no recursion.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.build import Builder
+from ..ir.errors import RetrogradeError
+from ..ir.op import OPS
+from . import dispatch
+from . import tensor as _tensor
+from .builders import EAGER, tensor_builder
+from .location import user_location
+from .modes import set_grad_enabled
+from .tape import AccumulateGrad, Array, AsStridedBackward0, Node, Owned, Part, ViewNode
+
+
+class Slot:
+    """The gradient of one output while it is being added up.
+
+    `owned` says that nobody else holds `value`, so that it may be changed. Parts wait
+    until there is an array to add them into, or a view node passes them on.
+    """
+
+    __slots__ = ("owned", "parts", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.owned = False
+        self.parts: list[Part] = []
+
+    def add(self, g: Any) -> None:
+        """Add a gradient computed on arrays."""
+        if type(g) is Part:
+            if self.value is None:
+                self.parts.append(g)
+            else:
+                self.value = g.add_into(self._mine())
+        elif self.value is None:
+            is_owned = type(g) is Owned
+            self.value = g.array if is_owned else g
+            self.owned = is_owned and isinstance(self.value, np.ndarray)
+            self._take_parts()
+        else:
+            self._add_array(g)
+
+    def _add_array(self, g: Any) -> None:
+        is_owned = type(g) is Owned
+        g = g.array if is_owned else g
+        if self.owned and self.value.dtype == g.dtype:
+            np.add(self.value, g, out=self.value)
+        elif is_owned and isinstance(g, np.ndarray) and self.value.dtype == g.dtype:
+            self.value, self.owned = np.add(g, self.value, out=g), True
+        else:
+            self.value = self.value + g
+            self.owned = isinstance(self.value, np.ndarray)
+
+    def _mine(self) -> Array:
+        """Return the value as an array that may be changed."""
+        if not self.owned:
+            self.value, self.owned = np.array(self.value), True
+        array: Array = self.value
+        return array
+
+    def _take_parts(self) -> None:
+        parts, self.parts = self.parts, []
+        for part in parts:
+            self.value = part.add_into(self._mine())
+
+    def array(self) -> Any:
+        """Return the whole gradient, or None where nothing came."""
+        if self.value is None and self.parts:
+            outline = self.parts[0].outline
+            self.value, self.owned = np.zeros(outline.shape, outline.dtype), True
+            self._take_parts()
+        return self.value
+
+    def mine(self) -> Any:
+        """Return the whole gradient in an array that may be changed."""
+        return self._mine() if self.array() is not None else None
+
+
+class Run:
+    """One backward pass."""
+
+    def __init__(
+        self,
+        *,
+        create_graph: bool,
+        retain_graph: bool,
+        captures: Mapping[tuple[Node, int], Sequence[int]] | None = None,
+    ) -> None:
+        self.create_graph = create_graph
+        self.retain_graph = retain_graph
+        self.captures = captures
+        self.captured: dict[int, Any] = {}
+        self.needed: set[Node] | None = None
+        self.slots: dict[Node, list[Slot | None]] = {}
+        self.heap: list[tuple[int, Node]] = []
+        self.builder: Builder = tensor_builder() if create_graph else EAGER
+
+    def execute(self, roots: Sequence[tuple[Node, int, Any]]) -> dict[int, Any]:
+        """Send the gradients of the roots back; returns what was captured."""
+        if self.captures is not None:
+            self.needed = needed_nodes([r[0] for r in roots], self.captures)
+        with set_grad_enabled(self.create_graph):
+            for node, nr, ct in roots:
+                if self.needed is None or node in self.needed:
+                    self.send(node, nr, ct)
+            while self.heap:
+                self.step(heapq.heappop(self.heap)[1])
+        return self.captured
+
+    def send(self, node: Node, nr: int, g: Any) -> None:
+        """Add a gradient to what output `nr` of a node has received."""
+        slots = self.slots.get(node)
+        if slots is None:
+            slots = self.slots[node] = [None] * node.outputs
+            heapq.heappush(self.heap, (-node.sequence, node))
+        slot = slots[nr]
+        if slot is None:
+            slot = slots[nr] = Slot()
+        if not self.create_graph:
+            slot.add(g)
+        elif slot.value is None:
+            slot.value = g
+        else:
+            slot.value = self.builder.add_cotangents(slot.value, g)
+
+    def step(self, node: Node) -> None:
+        """Run one node."""
+        slots = self.slots.pop(node)
+        observed = node.hooks is not None or node.retains is not None
+        if self.captures is not None and not observed:
+            observed = any((node, nr) in self.captures for nr in range(node.outputs))
+        if type(node) is AccumulateGrad:
+            self.arrive(node, slots[0])
+            return
+        if not observed and self.pass_on(node, slots):
+            return
+        if observed:
+            cts = [self.observe(node, nr, slot) for nr, slot in enumerate(slots)]
+            if node.hands_on and not self.create_graph:
+                cts = [None if g is None else np.array(g) for g in cts]
+        elif node.hands_on and not self.create_graph:
+            cts = [None if s is None else s.mine() for s in slots]
+        else:
+            cts = [None if s is None else s.array() for s in slots]
+        if all(g is None for g in cts):
+            return
+        if self.needed is not None and not any(
+            e is not None and e[0] in self.needed for e in node.edges
+        ):
+            return
+        self.pull(node, cts)
+
+    def pull(self, node: Node, cts: Sequence[Any]) -> None:
+        try:
+            grads = node.pull(self.builder, cts)
+        except RetrogradeError as error:
+            if error.location is None:
+                error.location = user_location()
+            raise
+        if not self.retain_graph:
+            node.release()
+        for edge, g in zip(node.edges, grads, strict=True):
+            if edge is None or g is None:
+                continue
+            if self.needed is None or edge[0] in self.needed:
+                self.send(*edge, g)
+
+    def pass_on(self, node: Node, slots: Sequence[Slot | None]) -> bool:
+        """Let a view node that received parts only pass them on unmade."""
+        if not isinstance(node, ViewNode | AsStridedBackward0):
+            return False
+        slot = slots[0]
+        if slot is None or slot.value is not None or not slot.parts:
+            return False
+        if any(step.op.overlapping for step in node.steps):
+            return False
+        (edge,) = node.edges
+        assert edge is not None
+        for part in slot.parts:
+            steps = (*node.steps, *part.steps)
+            self.send(*edge, Part(node.outline, steps, part.ct))
+        return True
+
+    # Hooks and captures ---------------------------------------------------------------
+
+    def observe(self, node: Node, nr: int, slot: Slot | None) -> Any:
+        """Run the hooks of an output, store what is retained or captured."""
+        g = None if slot is None else slot.array()
+        if g is None:
+            return None
+        hooks = None if node.hooks is None else node.hooks.get(nr)
+        if hooks:
+            g = self.call_hooks(hooks.values(), g)
+        ref = None if node.retains is None else node.retains.get(nr)
+        t = None if ref is None else ref()
+        if t is not None:
+            self.retain(t, g)
+        self.capture(node, nr, g)
+        return g
+
+    def capture(self, node: Node, nr: int, g: Any) -> None:
+        for k in (self.captures or {}).get((node, nr), ()):
+            self.captured[k] = g
+
+    def call_hooks(self, hooks: Iterable[Any], g: Any) -> Any:
+        """Pass a gradient through hooks, as a tensor."""
+        t = self.outside(g)
+        for hook in tuple(hooks):
+            new = hook(t)
+            t = t if new is None else _tensor.as_tensor(new)
+        return conjugate(t) if self.create_graph else conjugate(t)._data
+
+    def outside(self, g: Any) -> Any:
+        """Return a gradient as the user sees it."""
+        return conjugate(g if self.create_graph else _tensor.of(g))
+
+    def retain(self, t: Any, g: Any) -> None:
+        g = self.outside(g)
+        t._grad = g if t._grad is None else dispatch.apply(ADD, (t._grad, g))
+
+    def arrive(self, node: AccumulateGrad, slot: Slot | None) -> None:
+        """Handle the gradient of a leaf."""
+        t = node.variable
+        if slot is None:
+            return
+        g = slot.array()
+        if g is None:
+            return
+        owned = slot.owned
+        if t._hooks is not None and t._hooks.before:
+            g, owned = self.call_hooks(t._hooks.before.values(), g), False
+        if self.captures is not None:
+            self.capture(node, 0, g)
+            return
+        accumulate(t, g, owned, self.create_graph)
+        if t._hooks is not None:
+            for hook in tuple(t._hooks.after.values()):
+                hook(t)
+
+
+ADD = OPS["add"]
+COPY = OPS["copy"]
+
+
+def conjugate(t: Any) -> Any:
+    """Turn a cotangent into a gradient, or back: they differ for complex numbers."""
+    if t.dtype.kind != "c":
+        return t
+    return dispatch.apply(OPS["conjugate"], (t,))
+
+
+def accumulate(t: Any, g: Any, owned: bool, create_graph: bool) -> None:
+    """Add a gradient to `t.grad`: in place, unless the gradient is itself recorded."""
+    before = t._grad
+    if create_graph:
+        g = conjugate(g)
+        t._grad = dispatch.apply(COPY, (g,)) if before is None else before + g
+        return
+    if np.iscomplexobj(g):
+        g = np.conjugate(g)
+    if before is None:
+        usable = owned and isinstance(g, np.ndarray) and g.shape == t._data.shape
+        data = g if usable and g.dtype == t._data.dtype else None
+        if data is None:
+            data = np.empty(np.shape(t._data), t._data.dtype)
+            data[...] = g
+        t._grad = _tensor.of(data)
+    elif before.requires_grad or not isinstance(before._data, np.ndarray):
+        t._grad = before + g
+    else:
+        np.add(before._data, g, out=before._data, casting="same_kind")
+        before._storage.wrote()
+
+
+def needed_nodes(
+    roots: Sequence[Node], captures: Mapping[tuple[Node, int], Sequence[int]]
+) -> set[Node]:
+    """Return the nodes from which a captured one can be reached."""
+    targets = {node for node, _ in captures}
+    found: set[Node] = set(roots)
+    stack = list(found)
+    while stack:
+        for edge in stack.pop().edges:
+            if edge is not None and edge[0] not in found:
+                found.add(edge[0])
+                stack.append(edge[0])
+    needed: set[Node] = set()
+    for node in sorted(found, key=lambda n: n.sequence):
+        if node in targets or any(e is not None and e[0] in needed for e in node.edges):
+            needed.add(node)
+    return needed

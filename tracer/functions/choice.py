@@ -1,0 +1,491 @@
+"""Choosing, placing, searching and sorting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...ir.errors import DTypeError, IndexRangeError, ShapeError
+from .. import dispatch
+from ..index import getitem, setitem
+from ..symbols import is_int
+from ..values import concrete, lift
+from .core import (
+    apply,
+    asarray,
+    axis_index,
+    cast,
+    finish,
+    implements,
+    no_support,
+    operand,
+    product,
+    same_sizes,
+    shape_of,
+    unsupported,
+)
+from .linalg import flat
+from .shapes import broadcast_shape, broadcast_to
+
+
+def _along(k: int) -> tuple[slice, ...]:
+    return (slice(None),) * k
+
+
+def _must_be_known(x: Any, what: str) -> np.ndarray[Any, Any]:
+    values = concrete(x)
+    if values is None:
+        raise unsupported(
+            f"{what}: the result's size depends on computed values",
+            "sizes must be known when the function is captured",
+            "use np.where, or a mask as an index",
+        )
+    return values
+
+
+# ---------------------------------------------------------------- taking
+
+
+@implements(np.take)
+def take(
+    a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise"
+) -> Any:
+    x = asarray(a)
+    if axis is None:
+        x, axis = flat(x), 0
+    k = axis_index(axis, len(x.shape))
+    index = operand(indices)
+    n = x.shape[k]
+    if mode != "raise":
+        index = asarray(index)
+        if mode == "wrap":
+            index = apply("remainder", index, n)
+        else:
+            index = apply("minimum", apply("maximum", index, 0), n - 1)
+    if shape_of(index) == ():
+        part = getitem(x, (*_along(k), index))
+        return finish(part if not shape_of(part) else apply("copy", part), out)
+    if asarray(index).dtype.kind == "b":
+        index = cast(asarray(index), np.intp)
+    return finish(getitem(x, (*_along(k), index)), out)
+
+
+def _grid(x: Any, index: Any, k: int) -> tuple[Any, ...]:
+    """Return the index arrays of take_along_axis."""
+    if len(index.shape) != len(x.shape):
+        raise ShapeError("`indices` and `arr` must have the same number of dimensions")
+    if index.dtype.kind not in "iu":
+        raise IndexRangeError("`indices` must be an integer array")
+    ndim = len(x.shape)
+    out: list[Any] = []
+    for j in range(ndim):
+        if j == k:
+            out.append(index)
+            continue
+        line = apply("arange", size=x.shape[j])
+        others = tuple(i for i in range(ndim) if i != j)
+        out.append(apply("expand_dims", line, axis=others) if others else line)
+    return tuple(out)
+
+
+@implements(np.take_along_axis)
+def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
+    x, index = asarray(arr), asarray(indices)
+    if axis is None:
+        if len(index.shape) != 1:
+            raise ShapeError("when axis=None, `indices` must have a single dimension.")
+        return getitem(flat(x), index)
+    k = axis_index(axis, len(x.shape))
+    return getitem(x, _grid(x, index, k))
+
+
+@implements(np.put_along_axis)
+def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
+    index = asarray(indices)
+    if axis is None:
+        setitem(_flat_view(arr), index, values)
+        return
+    k = axis_index(axis, len(arr.shape))
+    setitem(arr, _grid(arr, index, k), values)
+
+
+def _flat_view(a: Any) -> Any:
+    """Return a one-dimensional view that writes into `a`."""
+    view = flat(a)
+    have, new = getattr(a, "_data", None), getattr(view, "_data", None)
+    if have is not None and new is not None and not np.may_share_memory(have, new):
+        raise unsupported(
+            "writing by flat position into an array that is not contiguous",
+            "its elements have no view with one axis",
+            "index it with a tuple of indices",
+        )
+    return view
+
+
+@implements(np.compress)
+def compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
+    x = asarray(a)
+    if axis is None:
+        x, axis = flat(x), 0
+    k = axis_index(axis, len(x.shape))
+    mask = _must_be_known(asarray(condition), "compress")
+    if mask.ndim != 1:
+        raise ShapeError("condition must be a 1-d array")
+    return finish(getitem(x, (*_along(k), np.flatnonzero(mask))), out)
+
+
+@implements(np.extract)
+def extract(condition: Any, arr: Any) -> Any:
+    mask = flat(cast(asarray(condition), np.bool_))
+    return getitem(flat(asarray(arr)), mask)
+
+
+@implements(np.choose)
+def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
+    index = asarray(a)
+    parts = [asarray(c) for c in choices]
+    n = len(parts)
+    if mode == "wrap":
+        index = apply("remainder", index, n)
+    elif mode == "clip":
+        index = apply("minimum", apply("maximum", index, 0), n - 1)
+    else:
+        known = concrete(index)
+        if known is None:
+            raise unsupported("choose: computed indices with mode='raise'", "use 'clip'")
+        if ((known < 0) | (known >= n)).any():
+            raise ShapeError("invalid entry in choice array")
+    r = parts[-1]
+    for k in range(n - 2, -1, -1):
+        r = apply("where", apply("equal", index, k), parts[k], r)
+    shape = broadcast_shape(index.shape, *(p.shape for p in parts))
+    if not same_sizes(shape_of(r), shape):
+        r = apply("copy", broadcast_to(r, shape))
+    return finish(r if shape_of(r) else apply("item", r), out)
+
+
+@implements(np.select)
+def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
+    if len(condlist) != len(choicelist):
+        raise ShapeError("list of cases must be same length as list of conditions")
+    if not condlist:
+        raise ShapeError("select with an empty condition list is not possible")
+    conditions = [asarray(c) for c in condlist]
+    if any(c.dtype != np.bool_ for c in conditions):
+        raise DTypeError("invalid entry 0 in condlist: should be boolean ndarray")
+    choices = [operand(c) for c in choicelist]
+    shape = broadcast_shape(
+        *(shape_of(c) for c in conditions), *(shape_of(c) for c in choices)
+    )
+    r = operand(default)
+    for c, x in zip(reversed(conditions), reversed(choices), strict=True):
+        r = apply("where", c, x, r)
+    if not same_sizes(shape_of(r), shape):
+        r = apply("copy", broadcast_to(r, shape))
+    return r
+
+
+@implements(np.piecewise)
+def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
+    raise unsupported(
+        "piecewise: it applies functions to parts", "no rule", "use np.select"
+    )
+
+
+# ---------------------------------------------------------------- nonzero
+
+
+@implements(np.nonzero)
+def nonzero(a: Any) -> Any:
+    values = _must_be_known(asarray(a), "nonzero")
+    if not values.ndim:
+        raise ShapeError("Calling nonzero on 0d arrays is not allowed.")
+    return tuple(map(lift, values.nonzero()))
+
+
+@implements(np.flatnonzero)
+def flatnonzero(a: Any) -> Any:
+    return lift(np.flatnonzero(_must_be_known(asarray(a), "flatnonzero")))
+
+
+@implements(np.argwhere)
+def argwhere(a: Any) -> Any:
+    return lift(np.argwhere(_must_be_known(asarray(a), "argwhere")))
+
+
+@implements(np.unravel_index)
+def unravel_index(indices: Any, shape: Any, order: str = "C") -> Any:
+    sizes = (shape,) if is_int(shape) else tuple(shape)
+    if order == "F":
+        return unravel_index(indices, sizes[::-1])[::-1]
+    index = asarray(indices)
+    out: list[Any] = []
+    for d in reversed(sizes):
+        out.append(apply("remainder", index, d))
+        index = apply("floor_divide", index, d)
+    return tuple(reversed(out))
+
+
+@implements(np.ravel_multi_index)
+def ravel_multi_index(
+    multi_index: Any, dims: Any, mode: str = "raise", order: str = "C"
+) -> Any:
+    if mode != "raise" or order != "C":
+        raise unsupported("ravel_multi_index: mode or order", "the defaults have a rule")
+    total: Any = 0
+    for k, d in zip(multi_index, dims, strict=True):
+        total = apply("add", apply("multiply", total, d), operand(k))
+    return total
+
+
+@implements(np.ix_)
+def ix_(*args: Any) -> Any:
+    out = []
+    for k, a in enumerate(args):
+        x = asarray(a)
+        if len(x.shape) != 1:
+            raise ShapeError("Cross index must be 1 dimensional")
+        if x.dtype == np.bool_:
+            x = lift(np.flatnonzero(_must_be_known(x, "ix_")))
+        others = tuple(j for j in range(len(args)) if j != k)
+        out.append(apply("expand_dims", x, axis=others) if others else x)
+    return tuple(out)
+
+
+def _index_grid(n: Any, m: Any, k: int, upper: bool) -> tuple[Any, Any]:
+    known = np.triu_indices(int(n), k, int(m)) if upper else np.tril_indices(
+        int(n), k, int(m)
+    )
+    return lift(known[0]), lift(known[1])
+
+
+@implements(np.tril_indices_from)
+def tril_indices_from(arr: Any, k: int = 0) -> Any:
+    return _index_grid(*arr.shape, k, False)
+
+
+@implements(np.triu_indices_from)
+def triu_indices_from(arr: Any, k: int = 0) -> Any:
+    return _index_grid(*arr.shape, k, True)
+
+
+@implements(np.diag_indices_from)
+def diag_indices_from(arr: Any) -> Any:
+    if len(arr.shape) < 2:
+        raise ShapeError("input array must be at least 2-d")
+    return (apply("arange", size=arr.shape[0]),) * len(arr.shape)
+
+
+# ---------------------------------------------------------------- placing
+
+
+def _repeated(values: Any, size: Any) -> Any:
+    """Return `size` values, the given ones over and over."""
+    v = flat(asarray(values))
+    n = v.shape[0]
+    if n is size or n == size:
+        return v
+    index = apply("remainder", apply("arange", size=size), n)
+    return apply("gather", v, index, axes=(0,), position=0)
+
+
+@implements(np.put)
+def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    index = flat(asarray(ind))
+    n = product(a.shape)
+    if mode == "wrap":
+        index = apply("remainder", index, n)
+    elif mode == "clip":
+        index = apply("minimum", apply("maximum", index, 0), n - 1)
+    if index.shape[0] == 0:
+        return
+    setitem(_flat_view(a), index, _repeated(v, index.shape[0]))
+
+
+@implements(np.putmask)
+def putmask(a: Any, /, mask: Any, values: Any) -> None:
+    m, v = asarray(mask), asarray(values)
+    if product(m.shape) != product(a.shape):
+        raise ShapeError("putmask: mask and data must be the same size")
+    if v.shape and product(v.shape) == 0:
+        return
+    m = apply("reshape", cast(m, np.bool_), shape=tuple(a.shape))
+    v = cast(v, a.dtype)
+    if v.shape and not same_sizes(v.shape, a.shape):
+        v = apply("reshape", _repeated(v, product(a.shape)), shape=tuple(a.shape))
+    dispatch.write(a, apply("where", m, v, a), kind="unsafe")
+
+
+@implements(np.place)
+def place(arr: Any, mask: Any, vals: Any) -> None:
+    m = cast(asarray(mask), np.bool_)
+    v = flat(asarray(vals))
+    if product(m.shape) != product(arr.shape):
+        raise ShapeError("place: mask and data must be the same size")
+    m = apply("reshape", m, shape=tuple(arr.shape))
+    known = concrete(m)
+    if v.shape[0] == 0:
+        if known is None or known.any():
+            raise ShapeError("Cannot insert from an empty array!")
+        return
+    # the k-th selected element takes value k modulo the number of values
+    order = apply("subtract", _running_count(flat(m)), 1)
+    index = apply("remainder", order, v.shape[0])
+    new = apply("gather", cast(v, arr.dtype), index, axes=(0,), position=0)
+    new = apply("reshape", new, shape=tuple(arr.shape))
+    dispatch.write(arr, apply("where", m, new, arr), kind="unsafe")
+
+
+def _running_count(mask: Any) -> Any:
+    return apply("cumsum", cast(mask, np.int64), axis=0)
+
+
+@implements(np.copyto)
+def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
+    value = operand(src)
+    if hasattr(value, "dtype") and not np.can_cast(value.dtype, dst.dtype, casting):
+        raise DTypeError(
+            f"Cannot cast array data from {value.dtype} to {dst.dtype} according to "
+            f"the rule '{casting}'"
+        )
+    if where is True:
+        setitem(dst, Ellipsis, value)
+        return
+    shape = broadcast_shape(shape_of(value), shape_of(operand(where)), dst.shape)
+    if not same_sizes(shape, dst.shape):
+        raise ShapeError(f"could not broadcast to shape {dst.shape}")
+    new = cast(value, dst.dtype) if hasattr(value, "dtype") else value
+    dispatch.write(dst, apply("where", operand(where), new, dst), kind="unsafe")
+
+
+@implements(np.fill_diagonal)
+def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+    ndim = len(a.shape)
+    if ndim < 2:
+        raise ShapeError("array must be at least 2-d")
+    value = cast(operand(val), a.dtype) if hasattr(val, "dtype") else operand(val)
+    if ndim == 2:
+        n, m = a.shape
+        if wrap and n > m + 1:
+            raise unsupported("fill_diagonal: wrap=True on a tall matrix", "no rule")
+        from .shapes import diagonal
+
+        target = diagonal(a)
+    else:
+        if any(d != a.shape[0] for d in a.shape[1:]):
+            raise ShapeError("All dimensions of input must be of equal length")
+        target = a
+        for _ in range(ndim - 1):
+            size = target.shape[0]
+            target = apply(
+                "diagonal",
+                target,
+                offset=0,
+                axis1=0 if len(target.shape) == ndim else len(target.shape) - 1,
+                axis2=1 if len(target.shape) == ndim else 0,
+                size=size,
+            )
+    if shape_of(value):
+        value = _first(_repeated(value, _longer(target.shape[0], value)), target)
+    dispatch.write(target, value, kind="unsafe")
+
+
+def _longer(n: Any, value: Any) -> Any:
+    have = product(shape_of(value))
+    return have if have > n else n
+
+
+def _first(v: Any, target: Any) -> Any:
+    n = target.shape[0]
+    return v if v.shape[0] is n else apply("slice", v, 0, axis=0, size=n, step=1)
+
+
+# ---------------------------------------------------------------- sorting, searching
+
+
+def _sorter(name: str) -> Any:
+    def sort_(
+        a: Any,
+        axis: Any = -1,
+        kind: Any = None,
+        order: Any = None,
+        *,
+        stable: Any = None,
+    ) -> Any:
+        no_support("order", order)
+        x = asarray(a)
+        if axis is None:
+            x, axis = flat(x), 0
+        if not x.shape:
+            axis_index(axis, 0)
+        return apply(name, x, axis=axis_index(axis, len(x.shape)))
+
+    sort_.__name__ = name
+    return sort_
+
+
+sort = implements(np.sort)(_sorter("sort"))
+argsort = implements(np.argsort)(_sorter("argsort"))
+
+
+@implements(np.partition)
+def partition(
+    a: Any, kth: Any, axis: Any = -1, kind: str = "introselect", order: Any = None
+) -> Any:
+    return sort(a, axis, None, order)
+
+
+@implements(np.argpartition)
+def argpartition(
+    a: Any, kth: Any, axis: Any = -1, kind: str = "introselect", order: Any = None
+) -> Any:
+    return argsort(a, axis, None, order)
+
+
+@implements(np.searchsorted)
+def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
+    x, y = asarray(a), asarray(v)
+    if side not in ("left", "right"):
+        raise ShapeError(f"side must be 'left' or 'right', not {side!r}")
+    if sorter is not None:
+        x = getitem(x, asarray(sorter))
+    return apply("searchsorted", x, y, right=side == "right")
+
+
+@implements(np.digitize)
+def digitize(x: Any, bins: Any, right: bool = False) -> Any:
+    edges = _must_be_known(asarray(bins), "digitize")
+    if edges.size > 1 and edges[0] > edges[-1]:
+        raise unsupported("digitize: decreasing bins", "increasing bins have a rule")
+    return searchsorted(bins, x, "left" if right else "right")
+
+
+@implements(np.bincount)
+def bincount(x: Any, /, weights: Any = None, minlength: Any = 0) -> Any:
+    index = asarray(x)
+    if index.dtype.kind not in "biu" or len(index.shape) != 1:
+        raise DTypeError("bincount: x must be a 1-d array of integers")
+    known = _must_be_known(index, "bincount")
+    if known.size and known.min() < 0:
+        raise ShapeError("'list' argument must have no negative elements")
+    size = max(int(known.max()) + 1 if known.size else 0, minlength)
+    if weights is None:
+        return lift(np.bincount(known, minlength=size))
+    w = cast(asarray(weights), np.float64)
+    zeros = apply("full", 0.0, shape=(size,), dtype=np.dtype(np.float64))
+    return apply("gather_scatter_add", zeros, w, index, axes=(0,), position=0)
+
+
+def _refuse(function: Any, why: str) -> None:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise unsupported(f"{function.__name__}: not supported on tensors", why)
+
+    refused.__name__ = function.__name__
+    implements(function)(refused)
+
+
+for _function in (np.unique, np.intersect1d, np.union1d, np.setdiff1d, np.isin):
+    _refuse(_function, "sets of values have no derivative")
+for _function in (np.apply_along_axis, np.apply_over_axes):
+    _refuse(_function, "write the loop: it is compiled")

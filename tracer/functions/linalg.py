@@ -1,0 +1,376 @@
+"""Products and norms, by way of matmul, transposes and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.errors import ShapeError
+from .core import (
+    all_axes,
+    apply,
+    asarray,
+    axis_index,
+    axis_tuple,
+    cast,
+    finish,
+    implements,
+    product,
+    same_sizes,
+    shape_of,
+    unsupported,
+)
+from .reduce import max as max_
+from .reduce import min as min_
+from .reduce import sum as sum_
+from .shapes import permuted
+
+
+def flat(x: Any) -> Any:
+    """Return the elements in C order, as one axis."""
+    return apply("reshape", x, shape=(product(x.shape),)) if len(x.shape) != 1 else x
+
+
+def matrix_product(x: Any, y: Any) -> Any:
+    """Multiply with matmul's rules; bools and the like as NumPy promotes them."""
+    return apply("matmul", x, y)
+
+
+@implements(np.dot)
+def dot(a: Any, b: Any, out: Any = None) -> Any:
+    x, y = asarray(a), asarray(b)
+    i, j = len(x.shape), len(y.shape)
+    if not i or not j:
+        return finish(apply("multiply", x, y), out)
+    if j <= 2 and i <= 2:
+        return finish(matrix_product(x, y), out)
+    return finish(tensordot(x, y, ((i - 1,), (max(j - 2, 0),))), out)
+
+
+@implements(np.vdot)
+def vdot(a: Any, b: Any, /) -> Any:
+    x, y = flat(asarray(a)), flat(asarray(b))
+    if x.dtype.kind == "c":
+        x = apply("conjugate", x)
+    return matrix_product(x, y)
+
+
+@implements(np.inner)
+def inner(a: Any, b: Any, /) -> Any:
+    x, y = asarray(a), asarray(b)
+    if not x.shape or not y.shape:
+        return apply("multiply", x, y)
+    return tensordot(x, y, ((-1,), (-1,)))
+
+
+@implements(np.outer)
+def outer(a: Any, b: Any, out: Any = None) -> Any:
+    x, y = flat(asarray(a)), flat(asarray(b))
+    return finish(apply("multiply", apply("expand_dims", x, axis=(1,)), y), out)
+
+
+@implements(np.linalg.outer)
+def linalg_outer(x1: Any, x2: Any, /) -> Any:
+    return outer(x1, x2)
+
+
+@implements(np.tensordot)
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    x, y = asarray(a), asarray(b)
+    i, j = _contracted(axes, len(x.shape), len(y.shape))
+    if len(i) != len(j) or not same_sizes(
+        [x.shape[k] for k in i], [y.shape[k] for k in j]
+    ):
+        raise ShapeError("shape-mismatch for sum")
+    rest_x = [k for k in range(len(x.shape)) if k not in i]
+    rest_y = [k for k in range(len(y.shape)) if k not in j]
+    kept = (*(x.shape[k] for k in rest_x), *(y.shape[k] for k in rest_y))
+    left = _matrix(x, rest_x, i)
+    right = _matrix(y, j, rest_y)
+    r = matrix_product(left, right)
+    if len(kept) == 2 and len(rest_x) == 1:
+        return r
+    if not kept:
+        r = apply("reshape", r, shape=())
+        return apply("item", r) if len(x.shape) == len(y.shape) == 1 else r
+    return apply("reshape", r, shape=kept)
+
+
+def _contracted(axes: Any, i: int, j: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    try:
+        first, second = axes
+    except TypeError:
+        n = axes.__index__()
+        return axis_tuple(tuple(range(i - n, i)), i), axis_tuple(tuple(range(n)), j)
+    return axis_tuple(first, i), axis_tuple(second, j)
+
+
+def _matrix(x: Any, rows: Sequence[int], columns: Sequence[int]) -> Any:
+    """Return `x` as a matrix whose rows and columns are groups of its axes."""
+    order = (*rows, *columns)
+    if order != tuple(range(len(order))):
+        x = permuted(x, order)
+    if len(rows) == len(columns) == 1:
+        return x
+    cut = len(rows)
+    return apply(
+        "reshape", x, shape=(product(x.shape[:cut]), product(x.shape[cut:]))
+    )
+
+
+@implements(np.linalg.matmul)
+def linalg_matmul(x1: Any, x2: Any, /) -> Any:
+    return matrix_product(asarray(x1), asarray(x2))
+
+
+@implements(np.linalg.tensordot)
+def linalg_tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
+    return tensordot(x1, x2, axes)
+
+
+@implements(np.vecdot, np.linalg.vecdot)
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    x, y = asarray(x1), asarray(x2)
+    return sum_(apply("multiply", x, y), axis)
+
+
+@implements(np.linalg.multi_dot)
+def multi_dot(arrays: Any, *, out: Any = None) -> Any:
+    xs = [asarray(a) for a in arrays]
+    if len(xs) < 2:
+        raise ShapeError("Expecting at least two arrays.")
+    r = xs[0]
+    for x in xs[1:]:
+        r = dot(r, x)
+    return finish(r, out)
+
+
+@implements(np.linalg.matrix_power)
+def matrix_power(a: Any, n: int) -> Any:
+    x = asarray(a)
+    if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
+        raise ShapeError("Last 2 dimensions of the array must be square")
+    if n < 0:
+        raise unsupported("matrix_power: a negative power", "there is no inverse")
+    if n == 0:
+        from .create import eye
+
+        r = eye(x.shape[-1], dtype=x.dtype)
+        return apply("copy", apply("broadcast_to", r, shape=tuple(x.shape)))
+    r, square = None, x
+    while n:
+        if n & 1:
+            r = square if r is None else matrix_product(r, square)
+        n >>= 1
+        square = matrix_product(square, square) if n else square
+    return apply("copy", r) if r is x else r
+
+
+@implements(np.kron)
+def kron(a: Any, b: Any) -> Any:
+    x, y = asarray(a), asarray(b)
+    ndim = max(len(x.shape), len(y.shape))
+    left = (1,) * (ndim - len(x.shape)) + tuple(x.shape)
+    right = (1,) * (ndim - len(y.shape)) + tuple(y.shape)
+    x = apply("reshape", x, shape=tuple(d for n in left for d in (n, 1)))
+    y = apply("reshape", y, shape=tuple(d for n in right for d in (1, n)))
+    shape = tuple(m * n for m, n in zip(left, right, strict=True))
+    return apply("reshape", apply("multiply", x, y), shape=shape)
+
+
+@implements(np.cross)
+def cross(
+    a: Any,
+    b: Any,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
+    axis: int | None = None,
+) -> Any:
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    x, y = asarray(a), asarray(b)
+    i, j = axis_index(axisa, len(x.shape)), axis_index(axisb, len(y.shape))
+    if x.shape[i] != 3 or y.shape[j] != 3:
+        raise ShapeError("Both input arrays must be (arrays of) 3-dimensional vectors")
+    xs = [apply("select", x, k, axis=i) for k in range(3)]
+    ys = [apply("select", y, k, axis=j) for k in range(3)]
+    parts = [
+        apply(
+            "subtract",
+            apply("multiply", xs[p], ys[q]),
+            apply("multiply", xs[q], ys[p]),
+        )
+        for p, q in ((1, 2), (2, 0), (0, 1))
+    ]
+    from .join import stack
+
+    at = axis_index(axisc, len(shape_of(parts[0])) + 1)
+    return stack(parts, at)
+
+
+@implements(np.linalg.cross)
+def linalg_cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    return cross(x1, x2, axis=axis)
+
+
+# ---------------------------------------------------------------- norms
+
+
+@implements(np.linalg.norm)
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    x = asarray(x)
+    if x.dtype.kind not in "f":
+        x = cast(x, np.float64)
+    ndim = len(x.shape)
+    if axis is None and (
+        ord is None or (ord in ("f", "fro") and ndim == 2) or (ord == 2 and ndim == 1)
+    ):
+        v = flat(x)
+        r = apply("sqrt", matrix_product(v, v))
+        return apply("reshape", r, shape=(1,) * ndim) if keepdims else r
+    axes = tuple(range(ndim)) if axis is None else axis_tuple(axis, ndim)
+    if len(axes) == 1:
+        return _vector_norm(x, ord, axes[0], keepdims)
+    if len(axes) == 2:
+        return _matrix_norm(x, ord, axes, keepdims)
+    raise ShapeError("Improper number of dimensions to norm.")
+
+
+def _vector_norm(x: Any, order: Any, k: int, keepdims: bool) -> Any:
+    if order is None or order == 2:
+        return apply("sqrt", sum_(apply("multiply", x, x), k, keepdims=keepdims))
+    size = apply("absolute", x)
+    if order == np.inf:
+        return max_(size, k, keepdims=keepdims)
+    if order == -np.inf:
+        return min_(size, k, keepdims=keepdims)
+    if order == 0:
+        nonzero = cast(apply("not_equal", x, 0), x.dtype)
+        return sum_(nonzero, k, keepdims=keepdims)
+    if order == 1:
+        return sum_(size, k, keepdims=keepdims)
+    if isinstance(order, str):
+        raise ShapeError(f"Invalid norm order '{order}' for vectors")
+    total = sum_(apply("power", size, order), k, keepdims=keepdims)
+    return apply("power", total, 1.0 / order)
+
+
+def _matrix_norm(x: Any, order: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    row, column = axes
+    if order in (None, "fro", "f"):
+        return apply("sqrt", sum_(apply("multiply", x, x), axes, keepdims=keepdims))
+    pick = {1: (row, column, max_), -1: (row, column, min_)}
+    pick |= {np.inf: (column, row, max_), -np.inf: (column, row, min_)}
+    if order not in pick:
+        raise unsupported(
+            f"norm: matrix norm of order {order!r}", "it needs singular values"
+        )
+    summed, left, extremum = pick[order]
+    r = sum_(apply("absolute", x), summed, keepdims=True)
+    r = extremum(r, left, keepdims=True)
+    if keepdims:
+        return r
+    r = apply("squeeze", r, axis=tuple(sorted(axes)))
+    return r if shape_of(r) else apply("item", r)
+
+
+@implements(np.linalg.vector_norm)
+def vector_norm(
+    x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2
+) -> Any:
+    x = asarray(x)
+    axes = all_axes(axis, len(x.shape))
+    if len(axes) == 1:
+        return norm(x, ord, axes[0], keepdims)
+    if axis is not None:
+        raise unsupported("vector_norm: several axes", "one axis or all have a rule")
+    r = norm(flat(x), ord, 0)
+    return apply("reshape", r, shape=(1,) * len(x.shape)) if keepdims else r
+
+
+@implements(np.linalg.matrix_norm)
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    return norm(x, ord, (-2, -1), keepdims)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+@implements(np.cov)
+def cov(
+    m: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: Any = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+) -> Any:
+    if fweights is not None or aweights is not None:
+        raise unsupported("cov: weights", "only the unweighted form has a rule")
+    from .join import concatenate
+    from .reduce import mean
+
+    x = _variables(m, rowvar)
+    if y is not None:
+        x = concatenate([x, _variables(y, rowvar)], 0)
+    x = cast(x, dtype or np.result_type(x.dtype, np.float64))
+    n = x.shape[1]
+    free = n - (ddof if ddof is not None else 0 if bias else 1)
+    gap = apply("subtract", x, mean(x, 1, keepdims=True))
+    r = apply("divide", matrix_product(gap, permuted(gap, (1, 0))), free)
+    if r.shape[0] == 1:
+        return apply("squeeze", r, axis=(0, 1))
+    return r
+
+
+def _variables(m: Any, rowvar: bool) -> Any:
+    x = asarray(m)
+    if len(x.shape) > 2:
+        raise ShapeError("m has more than 2 dimensions")
+    if len(x.shape) < 2:
+        return apply("reshape", x, shape=(1, product(x.shape)))
+    return x if rowvar or x.shape[0] == 1 else permuted(x, (1, 0))
+
+
+@implements(np.correlate)
+def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    return convolve(a, apply("flip", asarray(v), axis=(0,)), mode)
+
+
+@implements(np.convolve)
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """Convolve as a sum of shifted products: one pass per element of the shorter."""
+    x, y = asarray(a), asarray(v)
+    x = apply("reshape", x, shape=(1,)) if not x.shape else x
+    y = apply("reshape", y, shape=(1,)) if not y.shape else y
+    if len(x.shape) != 1 or len(y.shape) != 1:
+        raise ShapeError("object too deep for desired array")
+    if y.shape[0] > x.shape[0]:
+        x, y = y, x
+    n, m = x.shape[0], int(y.shape[0])
+    if not m or (isinstance(n, int) and not n):
+        raise ShapeError("v cannot be empty" if not m else "a cannot be empty")
+    from .join import concatenate
+
+    dtype = np.result_type(x.dtype, y.dtype)
+    edge = {"full": (m - 1, m - 1), "same": (m // 2, (m - 1) // 2), "valid": (0, 0)}
+    if mode not in edge:
+        raise ShapeError(f"mode must be one of {sorted(edge)}")
+    low, high = edge[mode]
+    pads = [apply("full", 0, shape=(d,), dtype=dtype) for d in (low, high)]
+    wide = concatenate([pads[0], cast(x, dtype), pads[1]], 0)
+    size = n + low + high - m + 1
+    total = None
+    for k in range(m):
+        part = apply("slice", wide, m - 1 - k, axis=0, size=size, step=1)
+        term = apply("multiply", part, apply("select", y, k, axis=0))
+        total = term if total is None else apply("add", total, term)
+    return total
+
+

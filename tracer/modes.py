@@ -1,0 +1,149 @@
+"""Modes of a thread: whether operations are recorded, and what a write may do."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Modes(threading.local):
+    grad = True
+    copy_on_write = False
+
+
+STATE = _Modes()
+
+
+def is_grad_enabled() -> bool:
+    """Tell whether operations of this thread are recorded.
+
+    >>> with no_grad():
+    ...     is_grad_enabled()
+    False
+    """
+    return STATE.grad
+
+
+class _Mode:
+    """A context manager and decorator that sets one mode for its duration."""
+
+    __slots__ = ("_before", "_value")
+    _field = ""
+
+    def __init__(self, value: bool) -> None:
+        self._value = value
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(getattr(STATE, self._field))
+        setattr(STATE, self._field, self._value)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        setattr(STATE, self._field, self._before.pop())
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+            with type(self)._again(self._value):
+                return function(*args, **kwargs)
+
+        return inner
+
+    @classmethod
+    def _again(cls, value: bool) -> _Mode:
+        again = cls.__new__(cls)
+        _Mode.__init__(again, value)
+        return again
+
+
+class no_grad(_Mode):
+    """Switch recording off, as context manager or decorator.
+
+    >>> @no_grad()
+    ... def f():
+    ...     return is_grad_enabled()
+    >>> f()
+    False
+    """
+
+    __slots__ = ()
+    _field = "grad"
+
+    def __init__(self) -> None:
+        super().__init__(False)
+
+
+class enable_grad(_Mode):
+    """Switch recording on, as context manager or decorator.
+
+    >>> with no_grad(), enable_grad():
+    ...     is_grad_enabled()
+    True
+    """
+
+    __slots__ = ()
+    _field = "grad"
+
+    def __init__(self) -> None:
+        super().__init__(True)
+
+
+class set_grad_enabled(_Mode):
+    """Switch recording on or off, at once and, as context manager, until its end.
+
+    >>> with set_grad_enabled(False):
+    ...     is_grad_enabled()
+    False
+    """
+
+    __slots__ = ("_first",)
+    _field = "grad"
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        self._first: bool | None = STATE.grad
+        STATE.grad = mode
+
+    def __enter__(self) -> None:
+        if self._first is None:
+            super().__enter__()
+        else:
+            self._before.append(self._first)
+            self._first = None
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        if self._first is not None:
+            STATE.grad = self._first
+        return super().__call__(function)
+
+    @classmethod
+    def _again(cls, value: bool) -> _Mode:
+        again = super()._again(value)
+        assert isinstance(again, set_grad_enabled)
+        again._first = None
+        return again
+
+
+class allow_mutation_on_saved_tensors(_Mode):
+    """Let saved values be overwritten: a write first copies what is still needed.
+
+    >>> with allow_mutation_on_saved_tensors():
+    ...     pass
+    """
+
+    __slots__ = ()
+    _field = "copy_on_write"
+
+    def __init__(self) -> None:
+        super().__init__(True)

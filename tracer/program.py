@@ -1,0 +1,101 @@
+"""A pure Func that can be run: the pipeline from functionalized IR to a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .. import codegen
+from ..ir import interp
+from ..ir.dims import Symbol
+from ..ir.func import Func
+from ..passes import manager
+from ..passes.vjp import vjp
+from ..runtime import env
+
+OPTIMISE = ("simplify", "cse", "dce")
+LOWER = ("fuse", "reinplace")
+
+
+def run_pass(f: Func, name: str) -> Func:
+    """Run one pass as the environment asks: verified, printed."""
+    f = manager.run(f, (name,), verify=env.verify())
+    if env.dump() in ("all", name):
+        print(f"# after {name}\n{f}\n")
+    return f
+
+
+class Program:
+    """A pure Func with its stages, its kernel and its derivative, made when needed."""
+
+    def __init__(self, func: Func) -> None:
+        self.func = func
+        self.stages: dict[str, Func] = {}
+        self._kernel: Callable[..., list[Any]] | None = None
+        self._vjps: dict[Any, Program] = {}
+
+    def optimised(self) -> Func:
+        """Return the Func that code is generated from."""
+        f = self.func
+        for name in (*OPTIMISE, *LOWER):
+            if name not in self.stages:
+                self.stages[name] = run_pass(f, name)
+            f = self.stages[name]
+        return f
+
+    @property
+    def kernel(self) -> Any:
+        """The compiled kernel."""
+        if self._kernel is None:
+            f = self.optimised()
+            self._kernel = _Interpreter(f) if env.interp() else codegen.build(f)
+        return self._kernel
+
+    @property
+    def is_built(self) -> bool:
+        return self._kernel is not None
+
+    def run(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> list[Any]:
+        """Run on arrays and numbers; updates are written into the arguments."""
+        kernel = self.kernel
+        return kernel(args, [symbols[s] for s in self.func.symbols])  # type: ignore[no-any-return]
+
+    def vjp(self, wrt: tuple[int, ...], cotangents: tuple[int, ...]) -> Program:
+        """Return the program (params, cotangents of results) -> cotangents of `wrt`.
+
+        Second derivatives are those of that program. Nothing is updated by it.
+        """
+        key = (wrt, cotangents)
+        if key not in self._vjps:
+            joint = vjp(self.func, wrt, cotangents=cotangents)
+            self._vjps[key] = Program(only_results(joint, len(self.func.results)))
+        return self._vjps[key]
+
+
+def only_results(f: Func, start: int) -> Func:
+    """Return `f` with its results from `start` on; nothing is updated."""
+    body = replace(f.body, results=f.results[start:])
+    return replace(f, body=body, updates=())
+
+
+class _Interpreter:
+    """Stands in for a kernel: tells a wrong pass from wrong code generation."""
+
+    source = "# interpreted: RETROGRADE_INTERP is set\n"
+    nests = "interpreted\n"
+
+    def __init__(self, func: Func) -> None:
+        self.func = func
+
+    def __call__(self, args: Sequence[Any], symbols: Sequence[int]) -> list[Any]:
+        given = dict(zip(self.func.symbols, symbols, strict=True))
+        copies = [np.array(x) if isinstance(x, np.ndarray) else x for x in args]
+        out = interp.run(self.func, *copies, symbols=given)
+        out = [np.array(x) if isinstance(x, np.ndarray) else x for x in out]
+        for i, j in self.func.updates:
+            np.copyto(args[j], out[i])
+            out[i] = args[j]
+        return out

@@ -1,0 +1,89 @@
+"""Compiled programs on the tape: a node with a compiled pullback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.build import Builder
+from ..ir.dims import Symbol
+from ..ir.op import OPS
+from . import dispatch, tape
+from .builders import EagerBuilder
+from .program import Program
+from .tensor import Tensor, of
+
+
+def run_recorded(
+    program: Program,
+    values: Sequence[Any],
+    env: Mapping[Symbol, int],
+    written: Sequence[int] = (),
+) -> list[Any]:
+    """Run a program on Tensors and arrays; its results carry a `grad_fn`.
+
+    `written` numbers the parameters that are updated; their results are the same
+    objects. The node saves the arguments as they were before the call, and its pullback
+    is the program's vjp: recorded itself when the backward pass is.
+    """
+    func = program.func
+    targets = [values[j] for j in written]
+    tape.check_writes(values, targets)
+    wrt = tuple(
+        j
+        for j, (x, p) in enumerate(zip(values, func.params, strict=True))
+        if isinstance(x, Tensor) and x.requires_grad and p.type.is_inexact
+    )
+    saved = [_before(x) if j in written else x for j, x in enumerate(values)]
+    tape.before_writes([t for t in targets if isinstance(t, Tensor)])
+    arrays = program.run([array_of(x) for x in values], env)
+    updated = dict(func.updates)
+    results = [
+        values[updated[i]] if i in updated else of(x) for i, x in enumerate(arrays)
+    ]
+    inputs = list(values)
+    inexact = [i for i, t in enumerate(results) if _inexact(t)]
+
+    def backward(b: Builder, cts: Sequence[Any], *args: Any) -> list[Any]:
+        chosen = tuple(i for i in inexact if cts[i] is not None)
+        grads: list[Any] = [None] * len(inputs)
+        if not chosen:
+            return grads
+        pullback = program.vjp(wrt, chosen)
+        given = [*args, *(cts[i] for i in chosen)]
+        if isinstance(b, EagerBuilder):
+            out = pullback.run(_as_declared(pullback, map(array_of, given)), env)
+        else:
+            out = run_recorded(pullback, given, env)
+        for j, g in zip(wrt, out, strict=True):
+            grads[j] = g
+        return grads
+
+    tape.record("CompiledBackward", inputs, results, backward, saved)
+    return results
+
+
+def array_of(x: Any) -> Any:
+    """Return the data of a Tensor; arrays and numbers are their own."""
+    return x._data if isinstance(x, Tensor) else x
+
+
+def _before(x: Any) -> Any:
+    """Return a written argument as it is before the call, connected to its graph."""
+    if isinstance(x, Tensor):
+        return dispatch.apply(OPS["copy"], (x,), {})
+    return x.copy()
+
+
+def _inexact(x: Any) -> bool:
+    return np.asarray(array_of(x)).dtype.kind in "fc"
+
+
+def _as_declared(program: Program, args: Any) -> list[Any]:
+    """Give scalars to parameters that are scalars: the tape may hold 0-d arrays."""
+    return [
+        np.asarray(x)[()] if p.type.scalar else np.asarray(x)
+        for p, x in zip(program.func.params, args, strict=True)
+    ]

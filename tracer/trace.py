@@ -1,0 +1,526 @@
+"""Capture: Tensors that hold IR values, and the trace that their ops are appended to.
+
+A trace turns the ops that a Python function applies into a traced Func. Values from
+outside it (arguments, captured arrays, values of an enclosing trace) are parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..ir import dims
+from ..ir.build import IRBuilder
+from ..ir.dims import Dim, Expr, Facts, Symbol
+from ..ir.errors import (
+    GradientBreakError,
+    GradientError,
+    ShapeError,
+    UnsupportedError,
+)
+from ..ir.func import (
+    Block,
+    Func,
+    Node,
+    Operand,
+    Value,
+    dims_of_node,
+    substitute,
+    type_of,
+    walk,
+)
+from ..ir.op import OPS, Kind, Op
+from ..ir.ops.create import constant_attrs
+from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
+from .assume import Assumptions, TraceInt
+from .location import user_location
+from .modes import STATE
+from .symbols import SymInt
+from .tensor import Tensor
+
+WRITE, DETACH = OPS["write"], OPS["detach"]
+LARGE_CONSTANT = 4096  # elements; larger arrays made while tracing become parameters
+
+
+class Trace:
+    """Appends ops to a Func while a function runs."""
+
+    def __init__(self, parent: Trace | None = None, name: str = "f") -> None:
+        self.parent = parent
+        self.name = name
+        self.assumptions = parent.assumptions if parent else Assumptions()
+        self.builder = IRBuilder()
+        self.params: list[Value] = []
+        self.captured: dict[int, tuple[Any, Value]] = {}
+        self.stages: dict[str, Func] = {}  # of transforms that were captured inside
+        self.origins: dict[Value, Any] = {}  # what captured parameters stand for
+        self._pending: dict[Value, Any] = {}  # captured, not used yet
+        self.layouts: dict[Value, Any] = {}  # strides of arguments, in this call
+        self.layout_read: set[Value] = set()  # arguments whose layout was asked for
+        self.written: set[Value] = set()  # roots that were written
+        self._nodes: dict[Value, Node] = {}
+        self._constants: dict[Any, Tensor] = {}
+        self._keep: list[Any] = []
+
+    # Parameters ------------------------------------------------------------------
+
+    def parameter(self, type: Type, hint: str, like: Any = None) -> Tensor:
+        """Add a parameter; `like` is the array it stands for in this call."""
+        v = self.builder.value(type, hint)
+        self.params.append(v)
+        if isinstance(like, np.ndarray):
+            self.layouts[v] = like
+        return self.tensor(v)
+
+    def argument(self, x: Any, hint: str) -> Any:
+        """Add a parameter for a leaf of the arguments; ints become symbols."""
+        if isinstance(x, Tensor):
+            if x.is_traced:
+                return self.parameter(x.type, hint)
+            x = x._data
+        if isinstance(x, int) and not isinstance(x, bool):
+            return self.integer(self.assumptions.symbol(x, [hint]))
+        if isinstance(x, np.ndarray):
+            sizes = tuple(self.assumptions.size(n) for n in x.shape)
+            return self.parameter(Type(x.dtype, sizes), hint, x)
+        return self.parameter(type_of_array(x), hint)
+
+    def capture(self, x: Any, hint: str = "c", *, shared: bool = True) -> Tensor:
+        """Return an outside array, Tensor or number as a parameter.
+
+        The parameter is added when it is first used. Without `shared` the same object
+        may become several parameters: equal floats of different places are different.
+        """
+        known = self.captured.get(id(x)) if shared else None
+        if known is not None:
+            return self.tensor(known[1])
+        if isinstance(x, Tensor) and x.is_traced:
+            type = x.type
+        else:
+            data = x._data if isinstance(x, Tensor) else x
+            type = type_of_array(data)
+            if isinstance(data, np.ndarray):
+                sizes = tuple(self.assumptions.size(n) for n in data.shape)
+                type = Type(data.dtype, sizes)
+        v = self.builder.value(type, hint)
+        self._pending[v] = x
+        self._keep.append(x)
+        if shared:
+            self.captured[id(x)] = (x, v)
+        return self.tensor(v)
+
+    def _use(self, v: Value) -> None:
+        """Add a captured value to the parameters."""
+        x = self._pending.pop(v)
+        self.params.append(v)
+        self.origins[v] = x
+        data = x._data if isinstance(x, Tensor) else x
+        if isinstance(data, np.ndarray):
+            self.layouts[v] = data
+
+    # Values ----------------------------------------------------------------------
+
+    def tensor(self, value: Operand) -> Tensor:
+        """Wrap an IR operand."""
+        return Tensor.traced(self, value)
+
+    def integer(self, d: Dim) -> Any:
+        """Return a dim as the Python int or `TraceInt` that user code sees."""
+        d = self.assumptions.resolve(d)
+        return d if isinstance(d, int) else TraceInt(d, self)
+
+    def number(self, d: Dim) -> Any:
+        """Return a dim as a Tensor: a Python number of the trace."""
+        d = self.assumptions.resolve(d)
+        return d if isinstance(d, int) else self.tensor(d)
+
+    def type_of(self, t: Tensor) -> Type:
+        return type_of(t._value).substitute(self.assumptions.equal)
+
+    def shape_of(self, t: Tensor) -> tuple[Any, ...]:
+        return tuple(self.integer(d) for d in self.type_of(t).shape)
+
+    def operand(self, x: Any) -> Operand:
+        """Return what an op may take for `x`, capturing what comes from outside."""
+        if isinstance(x, Tensor):
+            v = x._value if x._trace is self else self._outside(x)._value
+            if v in self._pending:
+                self._use(v)
+            return self.assumptions.resolve(v) if isinstance(v, Expr) else v
+        if isinstance(x, SymInt):
+            d = dims_of(x)
+            return self.assumptions.resolve(d)
+        if isinstance(x, bool | int | float | complex):
+            return x
+        if isinstance(x, np.bool_):
+            return bool(x)
+        if isinstance(x, np.generic):
+            return self._scalar(x)._value
+        if isinstance(x, np.ndarray):
+            return self._array(x)._value
+        if isinstance(x, Expr):
+            return self.assumptions.resolve(x)
+        raise UnsupportedError(
+            f"a {type(x).__name__} is not an array or a number",
+            location=user_location(),
+            hint="convert it with np.asarray first",
+        )
+
+    def _outside(self, x: Tensor) -> Tensor:
+        if x._trace is not None and not self._is_inside(x._trace):
+            raise UnsupportedError(
+                "a value of a finished trace is used",
+                location=user_location(),
+                rule="Values of a compiled function live only while it is traced.",
+                hint="return the value from the function instead of storing it",
+            )
+        if isinstance(x._value, int | float | complex | Expr) and x._trace is not None:
+            return self.tensor(x._value)
+        known = self.captured.get(id(x))
+        if known is not None:
+            return self.tensor(known[1])
+        base = x._base if x._trace is None else None
+        if base is not None:
+            return self._view_of(base, x)
+        return self.capture(x)
+
+    def _is_inside(self, other: Any) -> bool:
+        trace = self.parent
+        while trace is not None and trace is not other:
+            trace = trace.parent
+        return trace is not None
+
+    def _view_of(self, base: Tensor, x: Tensor) -> Tensor:
+        """Return an eager view of a captured base as a view of its parameter."""
+        whole, part = base._data, x._data
+        if not whole.flags.c_contiguous:
+            raise UnsupportedError(
+                "a view of a captured array that is not C-contiguous",
+                location=user_location(),
+                hint="capture the base, or pass the view as an argument",
+            )
+        item = whole.itemsize
+        offset = (
+            part.__array_interface__["data"][0] - (whole.__array_interface__["data"][0])
+        )
+        out = self.apply(
+            OPS["as_strided"],
+            (self.capture(base),),
+            {
+                "shape": part.shape,
+                "strides": tuple(s // item for s in part.strides),
+                "offset": offset // item,
+            },
+        )
+        self.captured[id(x)] = (x, out._value)
+        return out
+
+    def _scalar(self, x: np.generic) -> Tensor:
+        key = (x.dtype, x.tobytes())
+        if key not in self._constants:
+            array = self.apply(OPS["constant"], (), constant_attrs(np.asarray(x)))
+            self._constants[key] = self.apply(OPS["item"], (array,), {})
+        return self._constants[key]
+
+    def constant(self, x: np.ndarray[Any, Any]) -> Tensor:
+        """Write an array that the program makes itself into the program."""
+        if x.size > LARGE_CONSTANT:
+            x.flags.writeable = False
+            return self.capture(x)
+        return self.apply(OPS["constant"], (), constant_attrs(x))  # type: ignore[no-any-return]
+
+    def _array(self, x: np.ndarray[Any, Any]) -> Tensor:
+        known = self.captured.get(id(x))
+        if known is not None:
+            return self.tensor(self.operand(self.tensor(known[1])))
+        if self.parent is not None:
+            outer = self.parent.tensor(self.parent.operand(x))
+            return self.tensor(self.operand(outer))
+        raise UnsupportedError(
+            f"an array {type_of_array(x)} from outside the function that was not found "
+            "in its variables",
+            location=user_location(),
+            rule="Arrays that a compiled function reads are inputs: arguments, or "
+            "variables and attributes that it names.",
+            hint="pass the array as an argument",
+        )
+
+    def root(self) -> Trace:
+        """Return the outermost trace."""
+        return self if self.parent is None else self.parent.root()
+
+    def operand_type(self, x: Operand) -> Type:
+        return type_of(x).substitute(self.assumptions.equal)
+
+    def fresh(self, x: Operand) -> Any:
+        """Wrap an operand as a value that aliases nothing."""
+        t = self.tensor(x)
+        if isinstance(x, Value) and not x.type.scalar:
+            return self.apply(OPS["copy"], (t,), {})
+        return t
+
+    def as_cotangent(self, ct: Any, like: Type) -> Any:
+        """Return a cotangent with the type of the result it belongs to."""
+        operand = self.operand(ct)
+        have = self.operand_type(operand)
+        want = like.substitute(self.assumptions.equal)
+        with dims.deciding(self.assumptions):
+            fits = same_shape(have.shape, want.shape)
+        if not fits:
+            raise GradientError(
+                f"a cotangent {have} for a result {want}",
+                location=user_location(),
+                rule="A cotangent has the shape of its result.",
+            )
+        if have.dtype != want.dtype:
+            return self.apply(OPS["astype"], (ct,), {"dtype": want.dtype})
+        return ct
+
+    def append(self, node: Node) -> None:
+        """Append a node that was made elsewhere."""
+        self.builder.append(node)
+        for v in node.results:
+            self._nodes[v] = node
+
+    # Ops ---------------------------------------------------------------------------
+
+    def attr(self, a: Any) -> Any:
+        if isinstance(a, SymInt):
+            return self.assumptions.resolve(dims_of(a))
+        if isinstance(a, tuple):
+            return tuple(map(self.attr, a))
+        if isinstance(a, np.integer):
+            return int(a)
+        if isinstance(a, Expr):
+            return self.assumptions.resolve(a)
+        return a
+
+    def apply(self, op: Op, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """Append an op; returns Tensors."""
+        xs = tuple(self.operand(x) for x in operands)
+        attrs = {k: self.attr(a) for k, a in attrs.items()}
+        if "count" in attrs and attrs["count"] is None:
+            attrs["count"] = self.assumptions.symbol(None, "cdefghij")
+        self.builder.loc = user_location()
+        base = None
+        if op.views is not None:
+            xs, base = self.viewed(op, xs, attrs)
+        with dims.deciding(self.assumptions):
+            xs = tuple(self._resolved(x) for x in xs)
+            out = self.builder.apply(op, xs, attrs, base=base)
+        node = self.builder.nodes[-1]
+        results = out if isinstance(out, tuple) else (out,)
+        for v in results:
+            self._nodes[v] = node
+        if isinstance(out, tuple):
+            return tuple(map(self.tensor, out))
+        if not STATE.grad and op.views is None and out.type.is_inexact and op != DETACH:
+            return self.apply(DETACH, (self.tensor(out),), {})
+        return self.tensor(out)
+
+    def _resolved(self, x: Operand) -> Operand:
+        """Bring the type of an operand up to date with what was assumed since."""
+        if isinstance(x, Value) and self.assumptions.equal:
+            x.type = x.type.substitute(self.assumptions.equal)
+        return x
+
+    def viewed(
+        self, op: Op, xs: tuple[Operand, ...], attrs: Mapping[str, Any]
+    ) -> tuple[tuple[Operand, ...], Value]:
+        """Return operands and base of a view; a literal or a copy gets memory first."""
+        x = xs[0]
+        if not isinstance(x, Value) or x.type.scalar:
+            t = type_of(x)
+            x = self.apply(
+                OPS["full"], (self.tensor(x),), {"shape": (), "dtype": t.dtype}
+            )._value
+        elif op.decides_layout and not self._keeps_memory(op, x, attrs):
+            x = self.apply(OPS["copy"], (self.tensor(x),), {})._value
+        return (x, *xs[1:]), x
+
+    def node_of(self, v: Value) -> Node:
+        """Return the node that computes `v`."""
+        return self._nodes[v]
+
+    def write(self, target: Tensor, new: Any) -> None:
+        """Append a write into the whole of `target`, which may be a view."""
+        where = self.operand(target)
+        if not isinstance(where, Value):
+            raise UnsupportedError(
+                "a number cannot be written", location=user_location()
+            )
+        if not STATE.grad and isinstance(new, Tensor):
+            new = self.apply(DETACH, (new,), {})
+        x = self.operand(new)
+        self._check_fits(where, x)
+        self.builder.append(
+            Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
+        )
+        root = where
+        while root.base is not None:
+            root = root.base
+        self.written.add(root)
+
+    def detach(self, t: Tensor) -> Tensor:
+        """Return the same values without a derivative."""
+        return self.apply(DETACH, (t,), {})  # type: ignore[no-any-return]
+
+    def _check_fits(self, target: Value, new: Operand) -> None:
+        """Raise where a value does not broadcast into what it is written to."""
+        want, have = self.operand_type(target), self.operand_type(new)
+        with dims.deciding(self.assumptions):
+            shape = broadcast_shapes(want.shape, have.shape)
+            if not same_shape(shape, want.shape):
+                raise ShapeError(
+                    f"write: {have} does not fit its target {want}",
+                    location=user_location(),
+                    rule="What is written broadcasts to the target, never the target.",
+                )
+
+    def convert_to_python(self, t: Tensor, kind: str) -> Any:
+        """Refuse to turn a traced value into a Python object."""
+        location = user_location()
+        if kind in ("len", "iter"):
+            return self._rows(t, kind)
+        if kind == "bool":
+            raise UnsupportedError(
+                f"a branch on a traced value, {self.type_of(t)}",
+                location=location,
+                rule="Which way Python goes would be decided once, when the function "
+                "is compiled.",
+                hint="use np.where, or call the function without compiling it",
+            )
+        raise GradientBreakError(
+            f"a traced value, {self.type_of(t)}, is needed as a Python {kind}",
+            location=location,
+            rule="A compiled function computes with values that are not there yet.",
+            hint="keep the value in NumPy operations, or compute it before the call",
+        )
+
+    def _rows(self, t: Tensor, kind: str) -> Any:
+        """Return the length or the rows of an array; its first size becomes static."""
+        shape = self.shape_of(t)
+        if not shape:
+            what = (
+                "len() of unsized object" if kind == "len" else "iteration over a 0-d"
+            )
+            raise TypeError(what if kind == "len" else what + " array")
+        n = int(shape[0])
+        return n if kind == "len" else [t[k] for k in range(n)]
+
+    # Layouts -------------------------------------------------------------------------
+
+    def _keeps_memory(self, op: Op, x: Value, attrs: Mapping[str, Any]) -> bool:
+        """Tell whether a reshape of `x` is a view, as NumPy decides by strides."""
+        dummy = self.layout(x)
+        shape = tuple(self.assumptions.value(d) for d in attrs["shape"])
+        try:
+            np.reshape(dummy, shape, copy=False)
+        except ValueError:
+            return False
+        return True
+
+    def layout(self, x: Value) -> np.ndarray[Any, Any]:
+        """Return an array with the strides that `x` has in this call, not its data."""
+        known = self.layouts.get(x)
+        if known is not None:
+            if x in self.params:
+                self.layout_read.add(x)
+            return known  # type: ignore[no-any-return]
+        node = self._nodes.get(x)
+        shape = tuple(self.assumptions.value(d) for d in x.type.shape)
+        if node is None:
+            out = np.empty(shape, x.type.dtype)
+        elif node.op.views is not None and isinstance(node.operands[0], Value):
+            base = self.layout(node.operands[0])
+            rest = [self._hint_operand(i) for i in node.operands[1:]]
+            attrs = {k: self._hint(a) for k, a in node.attrs.items()}
+            out = node.op.eager(base, *rest, **attrs)
+        elif node.op.kind in (Kind.ELEMENTWISE, Kind.COPY):
+            arrays = [
+                self.layout(i)
+                for i in node.operands
+                if isinstance(i, Value) and i.type.shape == x.type.shape
+            ]
+            out = _like(arrays, shape, x.type.dtype)
+        else:
+            out = np.empty(shape, x.type.dtype)
+        self.layouts[x] = out
+        return out
+
+    def _hint_operand(self, x: Operand) -> int:
+        return self.assumptions.value(x) if isinstance(x, int | Expr) else 0
+
+    def _hint(self, a: Any) -> Any:
+        if isinstance(a, Expr):
+            return self.assumptions.value(a)
+        return tuple(map(self._hint, a)) if isinstance(a, tuple) else a
+
+    # The result ----------------------------------------------------------------------
+
+    def finish(self, results: Sequence[Operand]) -> Func:
+        """Return the traced Func, with everything that was assumed put in."""
+        block = Block(tuple(self.params), tuple(self.builder.nodes), tuple(results))
+        f = Func(self.name, "traced", block, (), self._facts())
+        return with_symbols(substitute(f, self.assumptions.equal))
+
+    def _facts(self) -> Facts:
+        """Return the facts, without those of captured arrays that were not used."""
+        unused = {
+            s for v in self._pending for d in v.type.shape for s in dims.symbols_of(d)
+        }
+        known = self.assumptions.facts.known
+        return Facts(tuple(e for e in known if not dims.symbols_of(e) & unused))
+
+
+def with_symbols(f: Func) -> Func:
+    """Declare the symbols of `f` that no parameter and no node defines."""
+    used: set[Symbol] = set()
+    defined: set[Symbol] = set()
+    for p in f.params:
+        for d in p.type.shape:
+            used |= dims.symbols_of(d)
+            alone = dims.as_symbol(d)
+            if alone is not None:
+                defined.add(alone)
+    for node in walk(f.body):
+        for d in dims_of_node(node):
+            used |= dims.symbols_of(d)
+        for key in ("count", "index"):
+            d = node.attrs.get(key)
+            alone = dims.as_symbol(d) if isinstance(d, Expr) else None
+            if alone is not None:
+                defined.add(alone)
+    for x in (*f.results, *f.facts.known):
+        if isinstance(x, Expr):
+            used |= dims.symbols_of(x)
+    missing = tuple(sorted(used - defined, key=str))
+    return replace(f, symbols=missing)
+
+
+def dims_of(x: SymInt) -> Dim:
+    assert isinstance(x, TraceInt)
+    return x.dim
+
+
+def _like(
+    arrays: Sequence[np.ndarray[Any, Any]], shape: tuple[int, ...], dtype: Any
+) -> np.ndarray[Any, Any]:
+    """Return an array laid out as NumPy lays out the result of elementwise ops."""
+    if not arrays:
+        return np.empty(shape, dtype)
+    if len(arrays) == 1:
+        return np.empty_like(arrays[0], dtype=dtype, order="K", subok=False)
+    if all(a.flags.c_contiguous for a in arrays):
+        return np.empty(shape, dtype)
+    flags = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
+    it = np.nditer(
+        [*arrays, None],
+        flags=["zerosize_ok", "refs_ok"],
+        op_flags=flags,  # type: ignore[arg-type]
+        op_dtypes=[*(a.dtype for a in arrays), dtype],
+    )
+    return it.operands[-1]

@@ -1,0 +1,634 @@
+"""Transforms: grad, value_and_grad, vjp.
+
+Of a plain function they run eagerly, on the tape; of a compiled function they are
+compiled, and inside a capture they are captured: the function is traced into a Func of
+its own, made pure and differentiated there, and the result is inlined. They change no
+argument: arguments are private copies, so they alias nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import DTypeError, GradientError, Location
+from ..ir.func import Copier, Func, Node, Operand, Value, type_of
+from ..ir.op import OPS
+from ..ir.types import type_of_array
+from ..passes.vjp import vjp as vjp_pass
+from . import autograd, dispatch
+from .capture import EagerOperators, run_traced
+from .containers import Tree, flatten_tree, parts_of, unflatten_tree
+from .convert import convert, operators
+from .jit import Compiled, is_array_like
+from .location import user_location
+from .modes import allow_mutation_on_saved_tensors, enable_grad
+from .program import run_pass
+from .state import State, Swap
+from .tensor import Tensor, of
+from .trace import Trace
+from .values import transforming
+
+
+@dataclass(slots=True)
+class Linear:
+    """A function at a point: the leaves of its result, and its pullback.
+
+    `pull(cotangents)` takes one cotangent per result leaf (None for zero) and returns
+    one gradient per leaf that was asked for.
+    """
+
+    leaves: list[Any]
+    tree: Tree
+    pull: Callable[[Sequence[Any]], list[Any]]
+    write_back: Callable[[], None] = lambda: None
+
+
+def linearize(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    wrt: Sequence[int],
+) -> Linear:
+    """Run `fn` on private copies; `wrt` numbers leaves of `(args, kwargs)`."""
+    trace = dispatch.active_trace()
+    leaves, tree = flatten_tree((tuple(args), dict(kwargs)))
+    if trace is not None:
+        assert isinstance(trace, Trace)
+        return _linearize_traced(trace, fn, leaves, tree, wrt)
+    return _linearize_eager(fn, leaves, tree, wrt)
+
+
+# ---------------------------------------------------------------- inside a capture
+
+
+def _linearize_traced(
+    outer: Trace,
+    fn: Callable[..., Any],
+    leaves: list[Any],
+    tree: Tree,
+    wrt: Sequence[int],
+) -> Linear:
+    inner = Trace(outer, getattr(fn, "__name__", "f"))
+    given: list[Operand] = []
+    numbers: dict[int, int] = {}
+    traced: list[Any] = []
+    for j, x in enumerate(leaves):
+        if is_array_like(x) or (isinstance(x, float | np.generic) and j in wrt):
+            operand = outer.operand(outer.fresh(outer.operand(x)))
+            numbers[j] = len(given)
+            given.append(operand)
+            traced.append(inner.parameter(outer.operand_type(operand), f"x{j}"))
+        else:
+            traced.append(x)
+    args, kwargs = unflatten_tree(tree, traced)
+    outs, out_tree = run_traced(inner, fn, args, kwargs)
+    positions: dict[int, int] = {}
+    results: list[Operand] = []
+    for k, x in enumerate(outs):
+        if isinstance(x, Tensor):
+            positions[k] = len(results)
+            results.append(inner.operand(x))
+    traced_func = inner.finish(results)
+    pure = run_pass(traced_func, "functionalize")
+    inexact = {k: type_of(pure.results[i]).is_inexact for k, i in positions.items()}
+    stages = outer.root().stages
+    stages.setdefault("capture", traced_func)
+    stages.setdefault("functionalize", pure)
+    targets = [inner.origins[v] for v in inner.params[len(given) :]]
+    # Copies: what is read stays as it is now, whatever is written later.
+    given += [outer.operand(outer.fresh(outer.operand(x))) for x in targets]
+    values = inline(outer, pure, given)
+    for i, j in pure.updates:
+        if j >= len(numbers):  # captured: written once, after value and gradients
+            target = outer.operand(targets[j - len(numbers)])
+            outer.write(outer.tensor(target), outer.tensor(values[i]))
+    shown = [
+        outer.fresh(values[positions[k]]) if k in positions else x
+        for k, x in enumerate(outs)
+    ]
+
+    def pull(cotangents: Sequence[Any]) -> list[Any]:
+        seed: dict[int, Operand] = {}
+        values: dict[int, Any] = {}
+        for k, ct in enumerate(cotangents):
+            if ct is not None and k in positions and inexact[k]:
+                is_number = isinstance(ct, int | float)
+                (seed if is_number else values)[positions[k]] = ct
+        params = tuple(numbers[j] for j in wrt)
+        joint = vjp_pass(pure, params, cotangents=tuple(values), seed=seed)
+        stages.setdefault("vjp", joint)
+        cts = [
+            outer.operand(outer.as_cotangent(ct, type_of(pure.results[i])))
+            for i, ct in values.items()
+        ]
+        out = inline(outer, joint, [*given, *cts])
+        return [outer.fresh(x) for x in out[len(pure.results) :]]
+
+    return Linear(shown, out_tree, pull)
+
+
+def inline(trace: Trace, f: Func, operands: Sequence[Operand]) -> list[Operand]:
+    """Append the nodes of a pure Func to a trace; returns its results there."""
+    copier = _Inliner(trace, dict(zip(f.params, operands, strict=True)))
+    for node in f.nodes:
+        new = copier.node(node)
+        trace.append(new)
+    return [copier.operand(x) for x in f.results]
+
+
+class _Inliner(Copier):
+    """Copies pure nodes into a traced Func: fresh names, and alias marks for views."""
+
+    def __init__(self, trace: Trace, values: Mapping[Value, Operand]) -> None:
+        super().__init__(trace.assumptions.equal, values)
+        self.trace = trace
+
+    def define(self, v: Value) -> Value:
+        new = super().define(v)
+        new.name = self.trace.builder.name(v.name)
+        return new
+
+    def node(self, n: Node) -> Node:
+        new = super().node(n)
+        if n.op.views is not None:
+            new.operands, base = self.trace.viewed(n.op, new.operands, new.attrs)
+            for v in new.results:
+                v.base = base
+        return new
+
+
+# ---------------------------------------------------------------- eager
+
+
+COPY, POSITIVE = OPS["copy"], OPS["positive"]
+
+
+class _Depth:
+    """Counts the eager transforms that run around each other in a thread."""
+
+    def __init__(self) -> None:
+        self.local = threading.local()
+
+    @property
+    def value(self) -> int:
+        return getattr(self.local, "value", 0)
+
+    def __enter__(self) -> None:
+        self.local.value = self.value + 1
+
+    def __exit__(self, *error: object) -> None:
+        self.local.value = self.value - 1
+
+
+DEPTH = _Depth()
+
+
+def _linearize_eager(
+    fn: Callable[..., Any], leaves: list[Any], tree: Tree, wrt: Sequence[int]
+) -> Linear:
+    inside = DEPTH.value > 0 or any(isinstance(x, Tensor) for x in leaves)
+    create_graph = DEPTH.value > 0 or any(
+        isinstance(x, Tensor) and x.requires_grad for x in leaves
+    )
+    inputs = {j: _input(leaves[j]) for j in wrt}
+    private = [_private(inputs.get(j, x)) for j, x in enumerate(leaves)]
+    args, kwargs = unflatten_tree(tree, private)
+    state = State()
+    state.search(fn)
+    swap = Swap(state)
+    held: dict[int, tuple[np.ndarray[Any, Any], Tensor]] = {}
+    with ExitStack() as stack:
+        stack.enter_context(DEPTH)
+        stack.enter_context(enable_grad())
+        stack.enter_context(allow_mutation_on_saved_tensors())
+        stack.enter_context(operators(EagerOperators()))
+        stack.enter_context(transforming())
+        try:
+            for place, x in state.inputs:
+                if isinstance(x, np.ndarray):
+                    known = held.setdefault(id(x), (x, _copy_of(x)))
+                    swap.put(place, x, known[1])
+            out = convert(fn)(*args, **kwargs)
+        finally:
+            changed = swap.restore()
+    outs, out_tree = flatten_tree(out)
+
+    def pull(cotangents: Sequence[Any]) -> list[Any]:
+        pairs = [
+            (x, ct)
+            for x, ct in zip(outs, cotangents, strict=True)
+            if ct is not None and isinstance(x, Tensor) and x.requires_grad
+        ]
+        points = [inputs[j] for j in wrt]
+        if not pairs or not points:
+            return [_shown(_zeros(x), inside) for x in points]
+        grads = autograd.grad(
+            [x for x, _ in pairs],
+            points,
+            [_cotangent(ct, x) for x, ct in pairs],
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return [_shown(g, inside) for g in grads]
+
+    def write_back() -> None:
+        for array, t in held.values():
+            if t._version:
+                np.copyto(array, t._data)
+        for place, x in changed:
+            place.set(_shown(x, inside))
+
+    shown = [_shown(x, inside) if isinstance(x, Tensor) else x for x in outs]
+    return Linear(shown, out_tree, pull, write_back)
+
+
+def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
+    return of(x.copy(order="K"))
+
+
+def _input(x: Any) -> Tensor:
+    """Return what is differentiated in: a leaf, or a value of an outer graph."""
+    if isinstance(x, Tensor) and x.requires_grad:
+        return dispatch.apply(POSITIVE, (x,), {})  # type: ignore[no-any-return]
+    return of(x._data if isinstance(x, Tensor) else x).requires_grad_()
+
+
+def _private(x: Any) -> Any:
+    """Return a private copy of an argument leaf, which the function may write."""
+    if isinstance(x, np.ndarray):
+        return _copy_of(x)
+    if isinstance(x, Tensor):
+        return dispatch.apply(COPY if x.type.shape or not x.type.scalar else POSITIVE, (x,))
+    return x
+
+
+def _shown(x: Any, inside: bool) -> Any:
+    """Return a value to the caller: NumPy in, NumPy out."""
+    if inside or not isinstance(x, Tensor):
+        return x
+    return x._data
+
+
+def _zeros(x: Tensor) -> Tensor:
+    data = np.zeros_like(x._data) if isinstance(x._data, np.ndarray) else 0.0 * x._data
+    return of(data)
+
+
+def _cotangent(ct: Any, like: Tensor) -> Tensor:
+    """Return a cotangent with the type of the result it belongs to."""
+    if isinstance(ct, Tensor):
+        return ct
+    data = np.asarray(ct, like.dtype)
+    if data.shape != like.shape:
+        raise GradientError(
+            f"a cotangent {type_of_array(data)} for a result {like.type}",
+            location=user_location(),
+            rule="A cotangent has the shape of its result.",
+        )
+    return of(data)
+
+
+# ---------------------------------------------------------------- public transforms
+
+
+class Transform:
+    """A function made from another one; captured and compiled like any function."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.__name__ = f"{self.prefix}_{getattr(fn, '__name__', 'f')}"
+        self.__doc__ = getattr(fn, "__doc__", None)
+
+    prefix = "transform"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def __rg_function__(self) -> Callable[..., Any]:
+        return self.fn
+
+    def __get__(self, obj: Any, owner: Any = None) -> Any:
+        return self if obj is None else functools.partial(self, obj)
+
+
+def _derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) -> Any:
+    """Apply a transform; that of a compiled function is compiled, and made once."""
+    if not callable(f):
+        raise TypeError(f"a transform needs a function, not {type(f).__name__}")
+    if not isinstance(f, Compiled):
+        return make(f)
+    if key not in f.derived:
+        f.derived[key] = Compiled(make(f.fn))
+    return f.derived[key]
+
+
+class _Grad(Transform):
+    prefix = "grad"
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        argnums: int | tuple[int, ...],
+        has_aux: bool,
+        with_value: bool,
+    ) -> None:
+        super().__init__(fn)
+        self.argnums = argnums
+        self.has_aux = has_aux
+        self.with_value = with_value
+
+    @property
+    def __signature__(self) -> Any:
+        return inspect.signature(self.fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        argnums = self.argnums if isinstance(self.argnums, tuple) else (self.argnums,)
+        groups = [_leaves_of(args, k, self.fn) for k in argnums]
+        wrt = [j for group in groups for j in group.positions]
+        linear = linearize(self.fn, args, kwargs, wrt)
+        loss = self._loss(linear)
+        cotangents = [1.0 if k == loss else None for k in range(len(linear.leaves))]
+        grads = iter(linear.pull(cotangents))
+        parts = _filled(groups, grads)
+        linear.write_back()
+        gradient = parts if isinstance(self.argnums, tuple) else parts[0]
+        out = unflatten_tree(linear.tree, linear.leaves)
+        if self.with_value:
+            return out, gradient
+        return (gradient, out[1]) if self.has_aux else gradient
+
+    def _loss(self, linear: Linear) -> int:
+        """Return the number of the leaf that is differentiated."""
+        tree = linear.tree
+        if self.has_aux and (tree.kind is not tuple or len(tree.children) != 2):
+            raise GradientError(
+                f"{self.__name__}: has_aux needs a function that returns (loss, aux)",
+                location=user_location(),
+            )
+        head = tree.children[0] if self.has_aux else tree
+        x = linear.leaves[0] if head.kind is None else None
+        shape = getattr(x, "shape", ())
+        kind = np.dtype(getattr(x, "dtype", type(x) if x is not None else object)).kind
+        if head.kind is not None or len(shape) or kind != "f":
+            what = "a container" if head.kind is not None else _described(x)
+            raise GradientError(
+                f"{self.__name__}: the result must be one real number, not {what}",
+                location=_function_location(self.fn),
+                rule="A gradient is that of a scalar function.",
+                hint="return a sum or a mean, or use rg.vjp with a cotangent",
+            )
+        return 0
+
+
+def _described(x: Any) -> str:
+    t = x.type if isinstance(x, Tensor) else None
+    if t is None and isinstance(x, np.ndarray | np.generic | int | float):
+        t = type_of_array(x)
+    return str(t) if t is not None else type(x).__name__
+
+
+def _function_location(fn: Any) -> Any:
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return user_location()
+    return Location(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The leaves of one argument: which are differentiated, and how to rebuild."""
+
+    tree: Tree
+    count: int
+    positions: tuple[int, ...]  # among all leaves
+    inside: tuple[int, ...]  # among the leaves of this argument
+
+    def fill(self, grads: Sequence[Any]) -> Any:
+        leaves: list[Any] = [None] * self.count
+        for k, g in zip(self.inside, grads, strict=True):
+            leaves[k] = g
+        return unflatten_tree(self.tree, leaves)
+
+
+def _leaves_of(args: Sequence[Any], k: int, fn: Any, strict: bool = True) -> _Group:
+    """Return the differentiable leaves of argument `k`."""
+    name = getattr(fn, "__name__", "f")
+    if not -len(args) <= k < len(args):
+        raise IndexError(
+            f"argnums: {name} was called with {len(args)} positional arguments; there "
+            f"is no number {k}"
+        )
+    k %= len(args)
+    start = len(flatten_tree(tuple(args[:k]))[0])
+    leaves, tree = flatten_tree(args[k])
+    inside = tuple(j for j, x in enumerate(leaves) if _is_differentiable(x))
+    if strict and not inside:
+        shown = _described(leaves[0]) if tree.kind is None else "a container without"
+        raise DTypeError(
+            f"argnums: argument {k} of {name} is {shown}, which has no gradient",
+            location=_function_location(fn),
+            rule="Only floating point arguments can be differentiated.",
+            hint="pass floats, or leave the argument out of argnums",
+        )
+    return _Group(tree, len(leaves), tuple(start + j for j in inside), inside)
+
+
+def _is_differentiable(x: Any) -> bool:
+    if isinstance(x, Tensor):
+        return x.dtype.kind == "f"
+    if isinstance(x, np.ndarray | np.generic):
+        return x.dtype.kind == "f"
+    return isinstance(x, float)
+
+
+Argnums = int | tuple[int, ...]
+
+
+def _check_argnums(argnums: Any) -> Argnums:
+    if isinstance(argnums, list):
+        argnums = tuple(argnums)
+    every = argnums if isinstance(argnums, tuple) else (argnums,)
+    if not all(isinstance(k, int) and not isinstance(k, bool) for k in every):
+        raise TypeError(f"argnums must be an int or a tuple of ints, not {argnums!r}")
+    if len(set(every)) != len(every):
+        raise ValueError(f"argnums {argnums!r} names an argument twice")
+    return argnums  # type: ignore[no-any-return]
+
+
+def grad(
+    f: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """Return the function that computes the gradient of `f`.
+
+    `argnums` says in which positional arguments, an int or a tuple; an argument may be
+    a container, and its gradient has the same structure. With `has_aux`, `f` returns
+    `(loss, aux)` and the result is `(gradient, aux)`. No argument is changed. Of a
+    compiled function the gradient is compiled. Raises GradientError when the result of
+    `f` is not one real number, and DTypeError for an argument that is not floating
+    point.
+
+    >>> grad(lambda x: (x**3).sum())(np.array([1.0, 2.0]))
+    array([ 3., 12.])
+    """
+    argnums = _check_argnums(argnums)
+    key = ("grad", argnums, has_aux)
+    return _derive(f, key, lambda fn: _Grad(fn, argnums, has_aux, False))  # type: ignore[no-any-return]
+
+
+def value_and_grad(
+    f: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """Return the function that computes `(value, gradient)` of `f`; see `grad`.
+
+    >>> value_and_grad(lambda x: (x**2).sum())(np.array([1.0, 2.0]))
+    (np.float64(5.0), array([2., 4.]))
+    """
+    argnums = _check_argnums(argnums)
+    key = ("value_and_grad", argnums, has_aux)
+    return _derive(f, key, lambda fn: _Grad(fn, argnums, has_aux, True))  # type: ignore[no-any-return]
+
+
+class _Value(Transform):
+    """The value of a function on private copies, with the final values if asked."""
+
+    prefix = "value"
+
+    def __call__(self, *args: Any) -> Any:
+        linear = linearize(self.fn, args, {}, ())
+        linear.write_back()
+        return unflatten_tree(linear.tree, linear.leaves)
+
+
+class _Pullback(Transform):
+    """(args, cotangent) -> gradients of every positional argument."""
+
+    prefix = "vjp"
+
+    def __call__(self, args: tuple[Any, ...], ct: Any) -> Any:
+        groups = [_leaves_of(args, k, self.fn, strict=False) for k in range(len(args))]
+        wrt = [j for group in groups for j in group.positions]
+        linear = linearize(self.fn, args, {}, wrt)
+        return _pulled(linear, groups, ct)
+
+
+def _pulled(linear: Linear, groups: Sequence[_Group], ct: Any) -> tuple[Any, ...]:
+    grads = iter(linear.pull(cotangent_leaves(linear.tree, linear.leaves, ct)))
+    return _filled(groups, grads)
+
+
+def _filled(groups: Sequence[_Group], grads: Iterator[Any]) -> tuple[Any, ...]:
+    """Put gradients, in order, into the structure of each argument."""
+    return tuple(g.fill([next(grads) for _ in g.positions]) for g in groups)
+
+
+def cotangent_leaves(tree: Tree, leaves: Sequence[Any], ct: Any) -> list[Any]:
+    """Match a cotangent to the structure of a result; None stands for zeros."""
+    out: list[Any] = []
+
+    def visit(t: Tree, c: Any) -> None:
+        if c is None:
+            out.extend([None] * t.leaves)
+        elif t.kind is None:
+            out.append(c)
+        else:
+            children, have = _children(c)
+            if len(children) != len(t.children) or have != t.data:
+                raise GradientError(
+                    f"the cotangent has {len(children)} parts where the result has "
+                    f"{len(t.children)}",
+                    location=user_location(),
+                    rule="A cotangent has the structure of the result.",
+                )
+            for inner, part in zip(t.children, children, strict=True):
+                visit(inner, part)
+
+    visit(tree, ct)
+    assert len(out) == len(leaves)
+    return out
+
+
+def _children(c: Any) -> tuple[list[Any], Any]:
+    parts = parts_of(c)
+    if parts is None:
+        raise GradientError(
+            f"the cotangent is {type(c).__name__} where the result is a container",
+            location=user_location(),
+            rule="A cotangent has the structure of the result.",
+        )
+    return list(parts[0]), parts[1]
+
+
+class _WithFinals:
+    """`fn` with the final values of its arguments beside its result."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.__name__ = getattr(fn, "__name__", "f")
+
+    def __rg_function__(self) -> Callable[..., Any]:
+        return self.fn
+
+    def __call__(self, *args: Any) -> Any:
+        out = convert(self.fn)(*args)
+        return out, args
+
+
+def vjp(f: Callable[..., Any], *args: Any, finals: bool = False) -> tuple[Any, Any]:
+    """Return `(value, pullback)` of `f` at `args`.
+
+    `pullback(cotangent)` takes a cotangent with the structure of the value (None for
+    zeros) and returns one gradient per argument, with None where there is none. It may
+    be called again. With `finals`, the value is `(value, finals)`, where finals are the
+    values of the arguments after the call, and the cotangent is such a pair. No
+    argument is changed. Of a compiled function both are compiled.
+
+    >>> value, pullback = vjp(lambda x, y: x * y, np.array([2.0]), np.array([3.0]))
+    >>> value, pullback(np.array([1.0]))
+    (array([6.]), (array([3.]), array([2.])))
+    """
+    compiled = isinstance(f, Compiled)
+    fn = f.fn if isinstance(f, Compiled) else f
+    if compiled and dispatch.active_trace() is None:
+        return _vjp_compiled(f, args, finals)  # type: ignore[arg-type]
+    target = _WithFinals(fn) if finals else fn
+    groups = [_leaves_of(args, k, fn, strict=False) for k in range(len(args))]
+    wrt = [j for group in groups for j in group.positions]
+    linear = linearize(target, args, {}, wrt)
+    linear.write_back()
+
+    def pullback(ct: Any) -> tuple[Any, ...]:
+        return _pulled(linear, groups, ct)
+
+    return unflatten_tree(linear.tree, linear.leaves), pullback
+
+
+def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any, Any]:
+    def derived(kind: type[Transform]) -> Compiled:
+        key = (kind.prefix, finals)
+        if key not in f.derived:
+            f.derived[key] = Compiled(kind(_WithFinals(f.fn) if finals else f.fn))
+        return f.derived[key]  # type: ignore[no-any-return]
+
+    leaves, tree = flatten_tree(args)
+    saved = unflatten_tree(tree, [_snapshot(x) for x in leaves])
+    value = derived(_Value)(*saved)
+
+    def pullback(ct: Any) -> tuple[Any, ...]:
+        return derived(_Pullback)(saved, ct)  # type: ignore[no-any-return]
+
+    return value, pullback
+
+
+def _snapshot(x: Any) -> Any:
+    """Copy an argument, so that the pullback sees it as it was."""
+    return x.copy(order="K") if isinstance(x, np.ndarray) else x

@@ -1,0 +1,238 @@
+"""NumPy ufuncs called on tensors: `np.sin(t)`, `np.add.at`, `out=`, `where=`.
+
+The names of the functions are those of the ufunc methods; `__array_ufunc__` of Tensor
+looks them up.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import GradientBreakError, UnsupportedError
+from ..ir.op import OPS, Op
+from . import dispatch
+from .location import user_location
+from .modes import STATE
+from .tensor import Tensor, as_tensor, of
+
+# What a ufunc's methods are in the namespace.
+REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
+    np.add: np.sum,
+    np.multiply: np.prod,
+    np.maximum: np.max,
+    np.minimum: np.min,
+    np.logical_and: np.all,
+    np.logical_or: np.any,
+}
+SCANS: dict[np.ufunc, Callable[..., Any]] = {
+    np.add: np.cumsum,
+    np.multiply: np.cumprod,
+}
+# `u.at` is `v.at` of the values mapped: subtract.at(x, i, v) is add.at(x, i, -v).
+AS_ADDITION: dict[np.ufunc, Callable[[Any], Any]] = {
+    np.add: operator.pos,
+    np.subtract: operator.neg,
+}
+
+
+@functools.cache
+def op_of(ufunc: np.ufunc) -> Op | None:
+    """Return the op that a ufunc is."""
+    return next((op for op in OPS.values() if op.eager is ufunc), None)
+
+
+@functools.cache
+def functions() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Return the table of NumPy functions, which is written in terms of Tensor."""
+    module = importlib.import_module(".functions", __package__)
+    table: dict[Callable[..., Any], Callable[..., Any]] = module.FUNCTIONS
+    return table
+
+
+def unsupported(ufunc: np.ufunc, what: str, hint: str = "") -> UnsupportedError:
+    """Return the error for a use of a ufunc that tensors do not have."""
+    return UnsupportedError(
+        f"numpy.{ufunc.__name__}{what}: not supported on tensors",
+        location=user_location(),
+        hint=hint or "use .detach().numpy() if its gradient is not needed",
+    )
+
+
+def loses_gradient(operands: Sequence[Any]) -> bool:
+    """Tell whether a result in a plain ndarray would lose a gradient."""
+    return any(
+        isinstance(x, Tensor) and (x.is_traced or (STATE.grad and x.requires_grad))
+        for x in operands
+    )
+
+
+def check_plain_target(ufunc: np.ufunc, operands: Sequence[Any]) -> None:
+    """Raise where a plain ndarray would take what requires a gradient."""
+    if loses_gradient(operands):
+        raise GradientBreakError(
+            f"{ufunc.__name__}: a tensor that requires a gradient is written into a "
+            "plain ndarray",
+            location=user_location(),
+            rule="an ndarray holds no gradient: it would be lost",
+            hint="make the array a tensor (rg.tensor(a)), or .detach() the operand",
+        )
+
+
+def call(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Apply a ufunc elementwise."""
+    kwargs = dict(kwargs)
+    (out,) = kwargs.pop("out", None) or (None,)
+    where = kwargs.pop("where", True)
+    dtype = kwargs.pop("dtype", None)
+    if out is not None and not isinstance(out, Tensor):
+        check_plain_target(ufunc, inputs)
+    if dtype is not None:
+        inputs = [as_tensor(x).astype(dtype, copy=False) for x in inputs]
+    op = op_of(ufunc)
+    for name in kwargs:
+        if name not in ("casting", "order", "subok"):
+            raise unsupported(ufunc, f" with {name}=")
+    if where is not True:
+        return _masked(ufunc, inputs, out, where)
+    if op is not None and out is None:
+        return dispatch.apply(op, inputs)
+    if op is not None and isinstance(out, Tensor):
+        dispatch.apply_into(op, inputs, {}, out)
+        return out
+    return _into(
+        out, _plain_call(ufunc, inputs) if op is None else dispatch.apply(op, inputs)
+    )
+
+
+def _plain_call(ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
+    """Apply a ufunc that is no op: as a composition, or on plain values."""
+    function = functions().get(ufunc)
+    if function is not None:
+        return function(*inputs)
+    if loses_gradient(inputs):
+        raise unsupported(ufunc, "")
+    data = [x._data if isinstance(x, Tensor) else x for x in inputs]
+    result = ufunc(*data)
+    return tuple(map(of, result)) if isinstance(result, tuple) else of(result)
+
+
+def _into(out: Any, result: Any) -> Any:
+    """Put a result where `out=` says."""
+    if out is None:
+        return result
+    if isinstance(out, Tensor):
+        dispatch.write(out, result)
+        return out
+    np.copyto(out, result._data, casting="same_kind")
+    return out
+
+
+def _masked(ufunc: np.ufunc, inputs: Sequence[Any], out: Any, where: Any) -> Any:
+    """Compute where a mask is true only, so that nothing else has a derivative."""
+    tensors = [as_tensor(x) for x in inputs]
+    mask = as_tensor(where)
+    shapes = [t.shape for t in (*tensors, mask)]
+    shape = np.broadcast_shapes(*shapes) if out is None else out.shape
+    broadcast = functions()[np.broadcast_to]
+    mask = broadcast(mask, shape) if mask.shape != shape else mask
+    parts = [broadcast(t, shape)[mask] if t.shape else t for t in tensors]
+    part = call(ufunc, parts, {})
+    if out is None:
+        out = dispatch.apply(OPS["full"], (0,), {"shape": shape, "dtype": part.dtype})
+    if isinstance(out, Tensor):
+        out[mask] = part
+    else:
+        out[mask._data] = part._data
+    return out
+
+
+def reduce(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Reduce along an axis: `np.add.reduce(x)` is a sum along the first axis."""
+    function = REDUCTIONS.get(ufunc)
+    if function is None:
+        raise unsupported(ufunc, ".reduce")
+    kwargs = {"axis": 0, **kwargs}
+    (out,) = kwargs.pop("out", None) or (None,)
+    if out is not None and not isinstance(out, Tensor):
+        check_plain_target(ufunc, inputs)
+    return _into(out, functions()[function](*inputs, **kwargs))
+
+
+def accumulate(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Reduce the leading parts of an axis: `np.add.accumulate(x)` is a cumsum."""
+    function = SCANS.get(ufunc)
+    if function is None:
+        raise unsupported(ufunc, ".accumulate")
+    kwargs = {"axis": 0, **kwargs}
+    (out,) = kwargs.pop("out", None) or (None,)
+    if out is not None and not isinstance(out, Tensor):
+        check_plain_target(ufunc, inputs)
+    return _into(out, functions()[function](*inputs, **kwargs))
+
+
+def outer(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Apply a ufunc to every pair of elements."""
+    x, y = map(as_tensor, inputs)
+    if y.ndim:
+        axes = tuple(range(x.ndim, x.ndim + y.ndim))
+        x = dispatch.apply(OPS["expand_dims"], (x,), {"axis": axes})
+    return call(ufunc, (x, y), kwargs)
+
+
+def reduceat(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Refuse: no op does this."""
+    raise unsupported(ufunc, ".reduceat")
+
+
+def at(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Apply a ufunc in place at indices, every occurrence of an index by itself."""
+    x, key, *values = inputs
+    if not isinstance(x, Tensor):
+        check_plain_target(ufunc, values)
+        ufunc.at(x, *(v._data if isinstance(v, Tensor) else v for v in inputs[1:]))
+        return
+    keys = key if isinstance(key, tuple) else (key,)
+    arrays = [_index_array(k) for k in keys]
+    if any(a is None for a in arrays):
+        if any(isinstance(k, list | np.ndarray | Tensor) for k in keys):
+            raise unsupported(ufunc, ".at with this index", "index with integer arrays")
+        x[key] = call(ufunc, (x[key], *values), {})  # no index occurs twice
+    elif ufunc in AS_ADDITION and values:
+        new = AS_ADDITION[ufunc](as_tensor(values[0]))
+        attrs = {"axes": tuple(range(len(arrays))), "position": 0}
+        operands = (x, new, *arrays)
+        dispatch.apply_into(OPS["gather_scatter_add"], operands, attrs, x)
+    else:
+        _one_by_one(ufunc, x, arrays, values)
+
+
+def _index_array(key: Any) -> Any:
+    """Return an integer array (or tensor) to index one axis with, or None."""
+    if isinstance(key, list):
+        key = np.asarray(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        key = np.asarray(key)
+    is_array = isinstance(key, Tensor | np.ndarray | np.integer)
+    return key if is_array and key.dtype.kind in "iu" else None
+
+
+def _one_by_one(ufunc: np.ufunc, x: Tensor, keys: Any, values: Sequence[Any]) -> None:
+    """Apply a ufunc at one index after the other."""
+    if x.is_traced or any(isinstance(k, Tensor) and k.is_traced for k in keys):
+        raise unsupported(ufunc, ".at inside a trace", "write a loop")
+    plain = [k._data if isinstance(k, Tensor) else k for k in keys]
+    places = np.broadcast_arrays(*plain)
+    rest = x.shape[len(places) :]
+    operands = [
+        functions()[np.broadcast_to](as_tensor(v), (*places[0].shape, *rest))
+        for v in values
+    ]
+    for where in np.ndindex(places[0].shape):
+        target = (*(int(p[where]) for p in places), ...)
+        x[target] = call(ufunc, (x[target], *(v[(*where, ...)] for v in operands)), {})
