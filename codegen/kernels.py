@@ -26,6 +26,7 @@ from ..ir.access import (
     indices_of,
     linear,
     place,
+    view_of,
 )
 from ..ir.dims import Dim, Expr, Facts, Symbol
 from ..ir.errors import (
@@ -122,6 +123,7 @@ class Lowering:
         self.constants: list[tuple[Buffer, Any]] = []
         self.failures: list[Failure] = []
         self.late: set[Symbol] = set()  # symbols that the program itself computes
+        self.known: set[Symbol] = set(f.symbols)  # that have a value so far
         self.numbers = itertools.count()
         self.homes: dict[Value, int] = {}
         self.result_buffers: dict[int, Buffer] = {}
@@ -404,7 +406,7 @@ class Lowering:
                 case Kind.FUSED:
                     region = node.regions[0]
                     nest.lower(self, region.nodes, region.results, node.results)
-                case kind if kind in nest.KINDS:
+                case kind if kind in nest.KINDS and view_of(node).kind is not Kind.MASK:
                     nest.lower(self, (node,), node.results, node.results)
                 case _:
                     routines.lower(self, node)
@@ -530,7 +532,7 @@ def lower(f: Func, name: str) -> Program:
 
 def _enter(low: Lowering) -> tuple[list[Buffer | Reg], list[tuple[Symbol, int, int]]]:
     f = low.f
-    known = set(f.symbols)
+    known = low.known
     params: list[Buffer | Reg] = []
     sizes = []
     for k, p in enumerate(f.params):

@@ -60,6 +60,8 @@ def indices_of(node: Node) -> tuple[Operand, ...]:
 def part_type(node: Node) -> Type:
     """Return the type of the part of its base that a scatter writes."""
     base = type_of(node.operands[0])
+    if view_of(node).kind is Kind.MASK:
+        return Type(base.dtype, type_of(node.operands[1]).shape)
     rest = map(type_of, indices_of(node))
     part: Type = view_of(node).infer(base, *rest, **node.attrs)
     return part

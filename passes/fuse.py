@@ -519,6 +519,8 @@ def key_of(node: Node) -> Key | None:
     match node.op.kind:
         case Kind.CREATION if node.op.lower is None:
             return None
+        case Kind.SCATTER if view_of(node).kind is Kind.MASK:
+            return None
         case Kind.SCATTER:
             return (canonical(part_type(node).shape), ()) if t.shape else None
         case Kind.REDUCTION:
