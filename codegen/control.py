@@ -162,6 +162,7 @@ def size(low: Lowering, node: Node) -> None:
         node.loc,
     )
     low.late.add(symbol)
+    low.known.add(symbol)
     low.emit(Bind(symbol, x))
     low.values[node.result] = x
 

@@ -239,7 +239,8 @@ class Emitter:
                 yield f"{indent}{b.name} = empty({dim_text(b.size)}, {type_name(b.dtype)})"
                 yield f"{indent}p_{b.name} = pointer({b.name})"
             case Call():
-                yield f"{indent}{self.call(s)}"
+                left = f"{s.result} = " if s.result else ""
+                yield f"{indent}{left}{self.call(s)}"
 
     def loop(self, s: Loop, indent: str) -> Iterator[str]:
         i = name_of(s.index)
@@ -274,7 +275,9 @@ class Emitter:
                     args.append(p if where == 0 else f"offset({p}, {dim_text(where)})")
                 case bool():
                     args.append(str(a))
-                case _:
+                case Reg() | Lit():
+                    args.append(self.scalar(a))
+                case int() | Expr():
                     args.append(dim_text(a))
         return f"{name}({', '.join(args)})"
 

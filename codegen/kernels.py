@@ -26,6 +26,7 @@ from ..ir.access import (
     indices_of,
     linear,
     place,
+    view_of,
 )
 from ..ir.dims import Dim, Expr, Facts, Symbol
 from ..ir.errors import (
@@ -47,6 +48,7 @@ from .nests import (
     Cast,
     Check,
     Failure,
+    Fill,
     Let,
     Lit,
     Load,
@@ -121,6 +123,7 @@ class Lowering:
         self.constants: list[tuple[Buffer, Any]] = []
         self.failures: list[Failure] = []
         self.late: set[Symbol] = set()  # symbols that the program itself computes
+        self.known: set[Symbol] = set(f.symbols)  # that have a value so far
         self.numbers = itertools.count()
         self.homes: dict[Value, int] = {}
         self.result_buffers: dict[int, Buffer] = {}
@@ -269,7 +272,7 @@ class Lowering:
             return found
         t = type_of(x)
         b = self.allocate(t.dtype, t.shape)
-        self.emit(Store(b, 0, cast(self.element(x, ()), t.dtype)))
+        self.emit(Fill(b, 0, t.size, cast(self.element(x, ()), t.dtype)))
         return whole(b, t.shape)
 
     def contiguous(self, x: Operand) -> Stored:
@@ -403,7 +406,7 @@ class Lowering:
                 case Kind.FUSED:
                     region = node.regions[0]
                     nest.lower(self, region.nodes, region.results, node.results)
-                case kind if kind in nest.KINDS:
+                case kind if kind in nest.KINDS and view_of(node).kind is not Kind.MASK:
                     nest.lower(self, (node,), node.results, node.results)
                 case _:
                     routines.lower(self, node)
@@ -418,7 +421,7 @@ class Lowering:
         given = self.given(node)
         base = self.values[x] if isinstance(x, Value) else None
         if not isinstance(base, Stored):
-            self.values[v] = self.spread(x, v.type)
+            self.values[v] = self.element(x, ())  # the same at every index
             return
 
         def where(index: Index) -> Dim:
@@ -430,22 +433,15 @@ class Lowering:
         filled = same and dims.product(v.type.shape) == dims.product(base.shape)
         self.define(v, Stored(base.buffer, where, v.type.shape, filled))
 
-    def spread(self, x: Operand, t: Type) -> Place:
-        """Return a view of a 0-d value: a register, or memory filled with it."""
-        if not t.shape:
-            return self.element(x, ())
-        b = self.allocate(t.dtype, ())
-        self.emit(Store(b, 0, cast(self.element(x, ()), t.dtype)))
-        return Stored(b, lambda index: 0, t.shape, False)
-
     def identity(self, node: Node) -> None:
         """Lower a copy: 0-d values are registers; arrays get memory of their own."""
         (x,) = node.operands
         v = node.result
         found = self.values[x] if isinstance(x, Value) else None
-        if not isinstance(found, Stored):
+        if not isinstance(found, Stored) and not v.type.shape:
             self.values[v] = cast(self.element(x, ()), v.type.dtype)
             return
+        found = self.stored(x)
         b = self.target(v)
         self.copy_into(b, found)
         self.define(v, whole(b, v.type.shape))
@@ -536,7 +532,7 @@ def lower(f: Func, name: str) -> Program:
 
 def _enter(low: Lowering) -> tuple[list[Buffer | Reg], list[tuple[Symbol, int, int]]]:
     f = low.f
-    known = set(f.symbols)
+    known = low.known
     params: list[Buffer | Reg] = []
     sizes = []
     for k, p in enumerate(f.params):
@@ -623,8 +619,7 @@ def _result(low: Lowering, i: int, r: Operand, t: Type) -> Reg | Buffer:
         name = f"result{i}"
         low.emit(Let(name, cast(low.element(r, ()), t.dtype)))
         return Reg(name, t.dtype)
-    place = low.values[r] if isinstance(r, Value) else None
-    assert isinstance(place, Stored)
+    place = low.stored(r)
     have = low.result_buffers.get(i)
     if have is not None and place.buffer is have and place.whole:
         return have

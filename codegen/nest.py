@@ -508,9 +508,14 @@ def _is_first(axes: Sequence[Axis], over: frozenset[Symbol]) -> Scalar:
     return first
 
 
-def _start(fold: Fold, dtype: DType) -> Scalar:
+def start_of(fold: Fold) -> Lit:
+    """Return what a fold starts with; 0 where it starts with the first element."""
     value = 0 if fold.start == "first" else ast.literal_eval(fold.start)
-    return cast(Lit(value, type_of(value).dtype), dtype)
+    return Lit(value, type_of(value).dtype)
+
+
+def _start(fold: Fold, dtype: DType) -> Scalar:
+    return cast(start_of(fold), dtype)
 
 
 def step(fold: Fold, acc: Scalar, dtype: DType, **given: Scalar) -> Scalar:

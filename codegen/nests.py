@@ -226,10 +226,11 @@ class Call:
 
     function: str
     args: tuple[Argument, ...]
+    result: str = ""  # the variable that takes what is returned
 
 
 Pointer: TypeAlias = tuple[Buffer, Dim]
-Argument: TypeAlias = Pointer | Dim | bool
+Argument: TypeAlias = Pointer | Dim | bool | Scalar
 Statement: TypeAlias = (
     Let
     | Set
@@ -318,6 +319,8 @@ def scalars_of(s: Statement) -> Sequence[Scalar]:
             return (s.condition,)
         case Check():
             return (s.bad,)
+        case Call():
+            return tuple(a for a in s.args if isinstance(a, Reg | Lit))
         case _:
             return ()
 
@@ -444,4 +447,5 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
                     f"{a[0].name}[{a[1]}]" if isinstance(a, tuple) else str(a)
                     for a in s.args
                 )
-                yield f"{indent}{s.function}({shown})"
+                left = f"{s.result} = " if s.result else ""
+                yield f"{indent}{left}{s.function}({shown})"
