@@ -29,14 +29,16 @@ from .keys import (
     in_range,
     is_array,
     is_literal,
-    out_of_bounds,
     plan,
     same,
     show,
+    simple_view,
 )
 from .location import user_location
 from .symbols import SymInt, is_int
 from .values import concrete, is_scalar, is_symbolic
+
+_ITEM = OPS["item"]
 
 
 def getitem(x: Any, key: Any) -> Any:
@@ -62,12 +64,11 @@ def _located(error: RetrogradeError) -> RetrogradeError:
 
 
 def _getitem(x: Any, key: Any) -> Any:
-    if type(key) is int and x.shape:
-        n = x.shape[0]
-        if not -n <= key < n:
-            raise out_of_bounds(key, 0, n)
-        part = apply("select", x, key + n if key < 0 else key, axis=0)
-        return part if len(x.shape) > 1 else apply("item", part)
+    view = simple_view(x, key)
+    if view is not None:
+        if not view.shape:
+            return dispatch.apply(_ITEM, (view,))
+        return alias(x) if view is x else view
     if is_scalar(x) and is_int(key):
         raise IndexRangeError("invalid index to scalar variable.")
     p = plan(x.shape, key)
@@ -118,6 +119,12 @@ def _setitem(x: Any, key: Any, value: Any) -> None:
     if is_scalar(x):
         raise DTypeError(f"'{x.type}' object does not support item assignment")
     value = as_value(value)
+    view = simple_view(x, key)
+    if view is not None:
+        if not view.shape and _shape(value):
+            raise ShapeError("setting an array element with a sequence.")
+        dispatch.write(view, _fitted(value, view.shape), kind="unsafe")
+        return
     p = plan(x.shape, key)
     if _is_full_mask(x, key) and len(_shape(value)) > 1:
         raise DTypeError(
@@ -179,6 +186,8 @@ def _without_leading_ones(value: Any, ndim: int) -> Any:
 
 
 def _fitted(value: Any, shape: Sequence[Any]) -> Any:
+    if not hasattr(value, "shape"):
+        return value
     fitted = _without_leading_ones(value, len(shape))
     if not _fits(_shape(fitted), shape):
         raise ShapeError(

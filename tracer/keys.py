@@ -24,11 +24,39 @@ _INVALID = (
     "integer or boolean arrays are valid indices"
 )
 _FULL = slice(None)
+_PLAIN = frozenset((int, type(None)))
+_SIMPLE = frozenset((int, slice))
+
+
+_SELECT, _SLICE = OPS["select"], OPS["slice"]
 
 
 def apply(name: str, *operands: Any, **attrs: Any) -> Any:
     """Apply the op of that name."""
     return dispatch.apply(OPS[name], operands, attrs)
+
+
+def simple_view(x: Any, key: Any) -> Any:
+    """Return the view that ints and slices alone name, or None for other keys."""
+    parts = key if type(key) is tuple else (key,)
+    shape = x.shape
+    if len(parts) > len(shape) or not _SIMPLE.issuperset(map(type, parts)):
+        return None
+    axis = 0
+    for source, k in enumerate(parts):
+        n = shape[source]
+        if type(k) is int:
+            if not -n <= k < n:
+                raise out_of_bounds(k, source, n)
+            x = dispatch.apply(_SELECT, (x, k + n if k < 0 else k), {"axis": axis})
+            continue
+        if not (k.start is None and k.stop is None and k.step is None):
+            start, size, step = slice_bounds(k, n)
+            if not (is_literal(start, 0) and is_literal(step, 1) and same(size, n)):
+                attrs = {"axis": axis, "size": size, "step": step}
+                x = dispatch.apply(_SLICE, (x, start), attrs)
+        axis += 1
+    return x
 
 
 @dataclass(slots=True)
@@ -333,6 +361,12 @@ def slice_bounds(k: slice, n: Any) -> tuple[Any, Any, Any]:
     >>> slice_bounds(slice(-2, 100), 5)
     (3, 2, 1)
     """
+    if type(n) is int and _PLAIN.issuperset(map(type, (k.start, k.stop, k.step))):
+        if k.step == 0:
+            raise ShapeError("slice step cannot be zero")
+        found = k.indices(n)
+        size = len(range(*found))
+        return (found[0], size, found[2]) if size else (0, 0, 1)
     start, stop = _bound(k.start), _bound(k.stop)
     step = 1 if k.step is None else _bound(k.step)
     if step == 0:
