@@ -256,7 +256,8 @@ class Run:
         if self.captures is not None:
             self.capture(node, 0, g)
             return
-        accumulate(t, g, owned, self.create_graph)
+        with tape.LEAVES:
+            accumulate(t, g, owned, self.create_graph)
         if t._hooks is not None:
             for hook in tuple(t._hooks.after.values()):
                 hook(t)
