@@ -20,7 +20,16 @@ from . import tensor as _tensor
 from .builders import EAGER, tensor_builder
 from .location import user_location
 from .modes import set_grad_enabled
-from .tape import AccumulateGrad, Array, AsStridedBackward0, Node, Owned, Part, ViewNode
+from .tape import (
+    LEAVES,
+    AccumulateGrad,
+    Array,
+    AsStridedBackward0,
+    Node,
+    Owned,
+    Part,
+    ViewNode,
+)
 
 
 class Slot:
@@ -256,7 +265,8 @@ class Run:
         if self.captures is not None:
             self.capture(node, 0, g)
             return
-        accumulate(t, g, owned, self.create_graph)
+        with LEAVES:
+            accumulate(t, g, owned, self.create_graph)
         if t._hooks is not None:
             for hook in tuple(t._hooks.after.values()):
                 hook(t)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -34,6 +35,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _SEQUENCE = itertools.count()
 _LEAF_SEQUENCE = itertools.count(-1, -1)
+LEAVES = threading.RLock()  # guards what threads share: leaves and their gradients
 
 TWICE = (
     "Trying to backward through the graph a second time (or directly access saved "
@@ -499,8 +501,11 @@ def accumulator(t: _tensor.Tensor) -> AccumulateGrad:
     """Return the one AccumulateGrad of a leaf."""
     found = None if t._accumulator is None else t._accumulator()
     if found is None:
-        found = AccumulateGrad(t)
-        t._accumulator = weakref.ref(found)
+        with LEAVES:  # two threads must not make one each
+            found = None if t._accumulator is None else t._accumulator()
+            if found is None:
+                found = AccumulateGrad(t)
+                t._accumulator = weakref.ref(found)
     return found
 
 

@@ -28,6 +28,7 @@ from . import (  # noqa: F401
     reduce,
     scans,
     shapes,
+    sorting,
 )
 from .builtins import BUILTINS
 from .core import CREATION, FUNCTIONS, AxisError
