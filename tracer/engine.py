@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.build import Builder
-from ..ir.errors import RetrogradeError
+from ..ir.errors import RetrogradeError, UnsupportedError
 from ..ir.op import OPS
 from . import dispatch
 from . import tensor as _tensor
@@ -283,7 +283,14 @@ def conjugate(t: Any) -> Any:
         return t
     if not t.requires_grad:
         return _tensor.of(np.conjugate(t._data))
-    return dispatch.apply(OPS["conjugate"], (t,))
+    op = OPS.get("conjugate")
+    if op is None:
+        raise UnsupportedError(
+            "recording the gradient of a complex tensor",
+            location=user_location(),
+            hint="use create_graph=False",
+        )
+    return dispatch.apply(op, (t,))
 
 
 def accumulate(t: Any, g: Any, owned: bool, create_graph: bool) -> None:

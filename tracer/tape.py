@@ -324,6 +324,9 @@ class OpNode(Node):
     ) -> Any:
         plan = self.plan
         rule = plan.rules[position]
+        dtype = getattr(operands[position], "dtype", None)
+        if dtype is not None and dtype.kind == "c":
+            self._check_complex(rule, ct, dtype)
         if type(rule) is Partial:
             reads = [out if k == OUT else operands[k] for k in plan.names[position]]
             factor = rule.rule(b, *reads)
@@ -335,6 +338,16 @@ class OpNode(Node):
         if type(rule) is NoDerivative:
             return self.op.cotangent(b, position, ct, out, operands, self.attrs)
         return b.zeros_like(operands[position])
+
+    def _check_complex(self, rule: Any, ct: Any, dtype: DType) -> None:
+        """Refuse rules that hold for real numbers, or holomorphic functions, only."""
+        if ct.dtype.kind == "c" and type(rule) in (Partial, Vjp):
+            return
+        raise GradientError(
+            f"{self.op.name}: no derivative is known in {dtype}",
+            rule="a function of a complex number that is not holomorphic",
+            hint="write it in terms of the real and imaginary parts",
+        )
 
 
 class ViewNode(OpNode):
