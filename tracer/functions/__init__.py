@@ -29,6 +29,7 @@ from . import (  # noqa: F401
     scans,
     shapes,
     sorting,
+    statistics,
 )
 from .builtins import BUILTINS
 from .core import CREATION, FUNCTIONS, AxisError
