@@ -376,6 +376,8 @@ class Writer:
         self, name: str, operands: Any, attrs: Any, blocks: Any, like: list[Value]
     ) -> None:
         types = [x.type for x in blocks[-1].results]
+        if blocks[0].params:  # a 0-d array or a scalar, as the carry is
+            types = [p.type for p in blocks[0].params]
         hints = ["r"] * len(types)
         results = self.b.control(OPS[name], operands, attrs, blocks, types, hints)
         for v, p in zip(results, like, strict=True):
