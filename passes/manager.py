@@ -10,11 +10,15 @@ from ..ir.func import Func
 from ..ir.text import show
 from ..ir.verify import verify as check
 from .functionalize import functionalize
+from .fuse import fuse
+from .reinplace import reinplace
 
 Pass: TypeAlias = Callable[[Func], Func]
 
 PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
+    "fuse": fuse,
+    "reinplace": reinplace,
 }
 
 PIPELINES: dict[str, tuple[str, ...]] = {
