@@ -2,16 +2,17 @@
 
 A *root* is a value with memory of its own, as far as one looks: a parameter, the result
 of an op that is not a view, and also the array results and carries of control flow,
-which may in truth be the memory of something else. `same` resolves those that certainly
-are (a carry that is yielded unchanged, a cond that yields one value either way). For the
-rest, `sources` and `partners` say what they may be; a write to one while the other is
-still used cannot be expressed by values and is found with `conflict`.
+which may in truth be the memory of something else. `same` resolves those that are for
+certain (a carry that is yielded unchanged, a cond that yields one value either way).
+For the rest, `sources` and `partners` say what they may be; a write to one while the
+other is still used cannot be expressed by values and is found with `conflict`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ..ir.func import Block, Func, Node, Operand, Value, walk
 from ..ir.op import Kind
@@ -35,6 +36,27 @@ def viewed(node: Node) -> Value | None:
 def yields(node: Node) -> tuple[Operand, ...]:
     """Return what the body of a loop passes to its next iteration."""
     return node.regions[-1].results
+
+
+def operands_of(block: Block) -> Iterator[Operand]:
+    """Yield every operand in a block, yields and inner regions included."""
+    for node in block.nodes:
+        yield from node.operands
+        for region in node.regions:
+            yield from operands_of(region)
+    yield from block.results
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Carries of a loop that change places: slot `slots[k]` gets slot `slots[k + 1]`.
+
+    `roots` are the arrays that the slots hold before the loop.
+    """
+
+    loop: Node
+    slots: tuple[int, ...]
+    roots: tuple[Value, ...]
 
 
 class Aliases:
@@ -65,6 +87,9 @@ class Aliases:
         while any([self._relate(n) for n in self._control]):
             pass
         self._mixed = self._mixed_roots()
+        self.rotation_of: dict[Value, Rotation] = {}
+        for n in self._control:
+            self._find_rotations(n)
 
     # Structure --------------------------------------------------------------------
 
@@ -266,9 +291,72 @@ class Aliases:
             return None
         for other in self._mixed:
             lives = self.born[other] < at < self.last.get(other, -1)
+            rotation = self.rotation_of.get(root)
+            if rotation is not None and other in rotation.roots:
+                continue  # found again by where the rotation ends
             if other is not root and lives and self.may(other, root):
                 return other
         return None
+
+    # Rotations --------------------------------------------------------------------
+
+    def _find_rotations(self, node: Node) -> None:
+        """Find carries that a `for` only exchanges: `old, new = new, old`."""
+        if node.op.kind is not Kind.FOR:
+            return
+        params = node.regions[0].params
+        moves: dict[int, int] = {}
+        for k, y in enumerate(yields(node)):
+            v = self.resolved(y) if isinstance(y, Value) else None
+            loop, j = self.loop_of.get(v, (None, 0)) if v is not None else (None, 0)
+            if loop is node and is_array(params[k]) and params[k] not in self.same:
+                moves[k] = j
+        for k in moves:
+            slots = [k]
+            while moves.get(slots[-1]) not in (None, *slots):
+                slots.append(moves[slots[-1]])
+            if params[k] in self.rotation_of or moves.get(slots[-1]) != k:
+                continue
+            inits = [node.operands[s] for s in slots]
+            if len(slots) > 1 and self._apart(node, inits):
+                roots = tuple(self.root(x) for x in inits if isinstance(x, Value))
+                rotation = Rotation(node, tuple(slots), roots)
+                self.rotation_of.update((params[s], rotation) for s in slots)
+
+    def _apart(self, node: Node, inits: Sequence[Operand]) -> bool:
+        """Tell whether initial values are whole, different arrays, not used inside."""
+        whole = all(
+            isinstance(x, Value) and is_array(x) and self.root(x) is self.resolved(x)
+            for x in inits
+        )
+        if not whole or any(
+            self.may(x, y) for k, x in enumerate(inits) for y in inits[:k]
+        ):
+            return False
+        roots = {self.root(x) for x in inits if isinstance(x, Value)}
+        used = (x for r in node.regions for x in operands_of(r))
+        return not any(self.root(x) in roots for x in used if isinstance(x, Value))
+
+    def rotations(self, node: Node) -> list[Rotation]:
+        """Return the rotations of a loop that writes into what it rotates."""
+        mine = {r for r in self.rotation_of.values() if r.loop is node}
+        targets = {
+            self.root(x)
+            for n in (n for region in node.regions for n in walk(region))
+            if n.op.kind is Kind.WRITE and isinstance(x := n.operands[0], Value)
+        }
+        params = node.regions[0].params
+        ordered = sorted(mine, key=lambda r: r.slots)
+        return [r for r in ordered if any(params[s] in targets for s in r.slots)]
+
+    def _storages(self, root: Value, within: Node) -> Iterator[Value]:
+        """Yield a written root, and what it may be by a rotation inside a node."""
+        yield root
+        rotation = self.rotation_of.get(root)
+        if rotation is not None and rotation.loop is not within:
+            for r in rotation.roots:
+                if self.last.get(r, -1) > self.end[rotation.loop]:
+                    yield from self._storages(r, within)
 
     def written(self, node: Node) -> list[Value]:
         """Return the roots outside `node` that its regions write, in order."""
@@ -278,7 +366,7 @@ class Aliases:
                 if inner.op.kind is Kind.WRITE:
                     target = inner.operands[0]
                     assert isinstance(target, Value)
-                    root = self.root(target)
-                    if not self.inside(root, node):
-                        found.setdefault(root)
+                    for root in self._storages(self.root(target), node):
+                        if not self.inside(root, node):
+                            found.setdefault(root)
         return list(found)

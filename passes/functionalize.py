@@ -21,12 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..ir import dims
-from ..ir.dims import Strict
+from ..ir.dims import Dim, Strict
 from ..ir.errors import UnsupportedError
 from ..ir.func import Block, Func, Node, Operand, Value, type_of, walk
 from ..ir.op import OPS, Kind
 from ..ir.types import Type
-from .aliases import Aliases, is_array, viewed
+from .aliases import Aliases, Rotation, is_array, viewed
+from .ranges import Range
 from .scope import ScopedBuilder
 
 
@@ -161,7 +162,8 @@ class _Functionalizer:
 
     def view(self, node: Node) -> None:
         base, position = viewed(node), node.op.views
-        assert base is not None and position == 0
+        assert base is not None
+        assert position == 0
         rest = tuple(map(self.read, node.operands[1:]))
         self.views[node.result] = _View(base, node, rest)
         self.read(node.result)
@@ -255,7 +257,9 @@ class _Functionalizer:
                 rule="the condition of a loop is computed once more than its body.",
                 hint="move the write into the body, or loop over a range and break",
             )
-        params = [self.b.value(first.params[k].type, first.params[k].name) for k in kept]
+        params = [
+            self.b.value(first.params[k].type, first.params[k].name) for k in kept
+        ]
         params += [self.b.value(r.type.array(), r.name) for r in written]
         blocks = []
         with self.branch(node) as nodes:
@@ -275,6 +279,36 @@ class _Functionalizer:
             own = () if blocks else tuple(params)
             blocks.append(Block(own, tuple(nodes), tuple(out)))
         self.results(node, inits, blocks, kept, written)
+        for rotation in self.aliases.rotations(node):
+            self.unrotate(rotation)
+
+    def unrotate(self, rotation: Rotation) -> None:
+        """Find the contents of arrays that a loop exchanged, after the loop.
+
+        After t iterations, what was in slot k is t places before it.
+        """
+        loop, slots = rotation.loop, rotation.slots
+        length = len(slots)
+        trips = Range.of(loop).trips(self.b)
+        turns = dims.add(trips, dims.mul(dims.floordiv(trips, length), -length))
+        now = [self.read(loop.results[s]) for s in slots]
+        for k, root in enumerate(rotation.roots):
+            if self.aliases.last.get(root, -1) > self.aliases.end[loop]:
+                after = [now[(k - t) % length] for t in range(length)]
+                self.set(root, self.chosen(turns, after, root))
+
+    def chosen(self, turns: Dim, values: Sequence[Operand], like: Value) -> Operand:
+        """Return `values[turns]`."""
+        if isinstance(turns, int):
+            return values[turns]
+        if len(values) == 1:
+            return values[0]
+        test = self.b.apply(OPS["equal"], (turns, 0), {})
+        with self.b.block() as nodes:
+            rest = self.chosen(dims.add(turns, -1), values[1:], like)
+        blocks = [Block((), (), (values[0],)), Block((), tuple(nodes), (rest,))]
+        types, hints = [like.type.array()], [like.name]
+        return self.b.control(OPS["cond"], (test,), {}, blocks, types, hints)[0]
 
     def writes(self, block: Block) -> bool:
         return any(n.op.kind is Kind.WRITE for n in walk(block))

@@ -9,20 +9,45 @@ from ..ir.errors import InternalError, IRError, RetrogradeError
 from ..ir.func import Func
 from ..ir.text import show
 from ..ir.verify import verify as check
+from .cse import cse
+from .dce import dce
 from .functionalize import functionalize
 from .fuse import fuse
+from .partition import partition
 from .reinplace import reinplace
+from .simplify import simplify
+from .vjp import vjp
 
 Pass: TypeAlias = Callable[[Func], Func]
 
+
+def joint(f: Func) -> Func:
+    """Differentiate the first result of `f` in all its float parameters."""
+    return vjp(f, [j for j, p in enumerate(f.params) if p.type.is_inexact], [0])
+
+
+def pullback(f: Func) -> Func:
+    """Return the backward part of the joint Func of the first result of `f`."""
+    return partition(joint(f), len(f.results), 1)[1]
+
+
+# Every pass under its name. Passes with arguments stand here in a usual form.
 PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
+    "vjp": joint,
+    "simplify": simplify,
+    "cse": cse,
+    "dce": dce,
+    "partition": pullback,
     "fuse": fuse,
     "reinplace": reinplace,
 }
 
+# What runs in which order; `vjp` and `partition` are given with their arguments.
 PIPELINES: dict[str, tuple[str, ...]] = {
-    "pure": ("functionalize",),
+    "pure": ("functionalize", "simplify", "cse", "dce"),
+    "optimize": ("simplify", "cse", "dce"),
+    "lower": ("fuse", "reinplace"),
 }
 
 

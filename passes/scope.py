@@ -109,8 +109,6 @@ def operands_within(node: Node) -> Iterator[Operand]:
         yield from region.results
 
 
-def pairs(
-    a: Sequence[Value], b: Sequence[Operand]
-) -> Iterator[tuple[Value, Operand]]:
+def pairs(a: Sequence[Value], b: Sequence[Operand]) -> Iterator[tuple[Value, Operand]]:
     """Zip values with operands; the lengths must agree."""
     return zip(a, b, strict=True)

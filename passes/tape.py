@@ -19,6 +19,7 @@ from ..ir.errors import GradientError
 from ..ir.func import Block, Node, Operand, Value, dims_of_node, free_values, walk
 from ..ir.op import OPS, Kind
 from ..ir.types import Type
+from .ranges import Range
 from .scope import ScopedBuilder, defined_symbol
 
 if TYPE_CHECKING:
@@ -28,82 +29,9 @@ if TYPE_CHECKING:
 USUAL_SIZE = 64
 # Writing an element to a tape and reading it back, in units of simple operations.
 TAPE_COST = 4.0
+HUGE = 1e100
 FREE = frozenset({Kind.VIEW, Kind.CREATION, Kind.COPY, Kind.SIZE})
 NEVER_AGAIN = frozenset({Kind.RANDOM, Kind.EXTERN})
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The iterations of a `for`."""
-
-    index: Expr
-    start: Dim
-    stop: Dim
-    step: Dim
-
-    @staticmethod
-    def of(node: Node) -> Range:
-        a = node.attrs
-        return Range(a["index"], a["start"], a["stop"], a["step"])
-
-    def trips(self, b: ScopedBuilder) -> Dim:
-        """Return the number of iterations."""
-        gap = dims.add(self.start, dims.mul(self.stop, -1))
-        return at_least_zero(b, dims.mul(dims.floordiv(gap, self.step), -1))
-
-    def position(self) -> Dim:
-        """Return the number of the present iteration, from 0."""
-        gap = dims.add(self.index, dims.mul(self.start, -1))
-        return dims.floordiv(gap, self.step)
-
-    def last(self, b: ScopedBuilder) -> Dim:
-        """Return the last index; start - step where there is no iteration."""
-        before = dims.add(self.trips(b), -1)
-        if self.step == 1:  # keeps `stop - 1` where `max` would come in
-            return dims.add(self.stop, -1)
-        if self.step == -1:
-            return dims.add(self.stop, 1)
-        return dims.add(self.start, dims.mul(before, self.step))
-
-    def reversed(self, b: ScopedBuilder) -> Range:
-        """Return the same iterations, last one first."""
-        stop = dims.add(self.start, dims.mul(self.step, -1))
-        if isinstance(self.step, int):
-            stop = dims.add(self.start, -1 if self.step > 0 else 1)
-        return Range(self.index, self.last(b), stop, dims.mul(self.step, -1))
-
-    def attrs(self) -> dict[str, Dim]:
-        return {
-            "index": self.index,
-            "start": self.start,
-            "stop": self.stop,
-            "step": self.step,
-        }
-
-    def largest(self, b: ScopedBuilder, d: Dim) -> Dim | None:
-        """Return the largest value of a dim over the iterations, if d is linear."""
-        s = dims.as_symbol(self.index)
-        assert s is not None
-        if s not in dims.symbols_of(d):
-            return d
-        assert isinstance(d, Expr)
-        for monomial, _ in d.terms:
-            inner = [a for a in monomial if not isinstance(a, Symbol)]
-            calls = any(s in dims.symbols_of(x) for a in inner for x in a.args)
-            if calls or monomial.count(s) > 1:
-                return None
-        first = dims.substitute(d, {s: self.start})
-        last = dims.substitute(d, {s: self.last(b)})
-        return at_least_zero(b, dims.maximum(first, last))
-
-
-def at_least_zero(b: ScopedBuilder, d: Dim) -> Dim:
-    """Return max(d, 0), without the maximum where it is proven."""
-    if isinstance(d, int):
-        return max(d, 0)
-    if b.facts.proves(d):
-        return d
-    return dims.maximum(d, 0)
 
 
 def estimate(d: Dim) -> float:
@@ -130,7 +58,7 @@ def work(nodes: Iterable[Node]) -> float:
         if node.op.kind not in FREE and not node.regions:
             xs = [x.type for x in node.operands if isinstance(x, Value)]
             size = max(map(elements, (*xs, *(v.type for v in node.results))), default=1)
-            each = node.op.cost / 4 if node.op.kind is Kind.ELEMENTWISE else 4.0
+            each = node.op.cost / 8 if node.op.kind is Kind.ELEMENTWISE else 4.0
             total += size * each
     return total
 
@@ -141,7 +69,10 @@ class _Made:
 
     step: int
     nodes: tuple[Node, ...]
-    again: float  # cost of computing it again
+    work: float  # cost of computing it again, apart from its inputs
+    inputs: list[Value | Symbol]
+    values: tuple[Value, ...]
+    again: float = math.inf  # cost of computing it again, from what is saved
 
 
 class Sources:
@@ -157,6 +88,7 @@ class Sources:
     ) -> None:
         self.b, self.block, self.steps, self.loop = b, block, steps, loop
         self.made: dict[Value, _Made] = {}
+        self.order: list[_Made] = []
         self.counts: dict[Symbol, _Made] = {}
         self.cost: dict[Value, float] = dict.fromkeys(fixed, 0.0)
         self.params = set(block.params) - set(self.cost)
@@ -168,24 +100,33 @@ class Sources:
         for k, step in enumerate(steps):
             self._enter(k, (step.node,), step.node.results)
             if step.replaced is not None:
-                extras = (*step.extras, *step.symbols)
+                extras: list[Value | Symbol] = [*step.extras, *step.symbols]
                 self._enter(k, step.replaced, extras)
 
     def _enter(
         self, k: int, nodes: tuple[Node, ...], defines: Sequence[Value | Symbol]
     ) -> None:
-        inputs = self.inputs(nodes)
-        again = work(nodes) + sum(self._again(x) for x in inputs)
-        if any(n.op.kind in NEVER_AGAIN for n in nodes):
-            again = math.inf
-        made = _Made(k, nodes, again)
+        values = tuple(v for v in defines if isinstance(v, Value))
+        made = _Made(k, nodes, self.repeating(nodes), self.inputs(nodes), values)
+        made.again = self._total(made)
+        self.order.append(made)
         own = (defined_symbol(n) for n in nodes)
         self.counts.update((s, made) for s in own if s is not None)
         self.counts.update((s, made) for s in defines if isinstance(s, Symbol))
-        for v in defines:
-            if isinstance(v, Value):
-                self.made[v] = made
-                self.cost[v] = min(again, self.saving(v))
+        for v in values:
+            self.made[v] = made
+            self.cost[v] = min(made.again, self.saving(v))
+
+    def _total(self, made: _Made) -> float:
+        """Return the cost of computing a step again, with what it reads."""
+        costs = [made.work, *map(self._again, made.inputs)]
+        return math.inf if math.inf in costs else min(sum(costs), HUGE)
+
+    def repeating(self, nodes: Sequence[Node]) -> float:
+        """Return the cost of computing nodes again, apart from their inputs."""
+        if any(n.op.kind in NEVER_AGAIN for n in nodes):
+            return math.inf
+        return work(nodes)
 
     def _again(self, x: Value | Symbol) -> float:
         if isinstance(x, Symbol):
@@ -225,10 +166,27 @@ class Sources:
 
     def want(self, back: Reversed) -> None:
         """Choose sources for everything that a reversed region reads."""
-        for v in back.needs():
-            self._want(v)
-        for s in mentioned(back.nodes):
-            self._want(s)
+        needs: list[Value | Symbol] = [*back.needs(), *mentioned(back.nodes)]
+        for x in needs:
+            self._want(x)
+        if self.taped:
+            self._reconsider()
+            for x in needs:
+                self._want(x)
+
+    def _reconsider(self) -> None:
+        """Start over, knowing what is saved: others may be cheap to make from that."""
+        saved = self.taped
+        self.cost.update(dict.fromkeys(self.params & saved.keys(), 0.0))
+        for made in self.order:
+            made.again = self._total(made)
+            for v in made.values:
+                saving = self.saving(v)
+                if made.again <= saving:
+                    self.cost[v] = made.again
+                else:
+                    self.cost[v] = 0.0 if v in saved else saving
+        self.taped, self.wanted, self._seen = {}, {}, set()
 
     def _want(self, x: Value | Symbol) -> None:
         if x in self._seen:
@@ -255,7 +213,7 @@ class Sources:
         step = self.steps[made.step]
         if self.wanted.get(made.step) != step.replaced or step.replaced is None:
             self.wanted[made.step] = made.nodes
-        for x in self.inputs(made.nodes):
+        for x in made.inputs:
             self._want(x)
 
     def again(self) -> list[Node]:
@@ -272,16 +230,13 @@ def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
     found: dict[Symbol, None] = {}
     for node in nodes:
         for inner in (node, *(n for r in node.regions for n in walk(r))):
-            for d in dims_of_node(inner):
-                for s in sorted(dims.symbols_of(d), key=str):
-                    found.setdefault(s)
+            every: list[object] = [*dims_of_node(inner)]
             for region in inner.regions:
-                for x in (*region.results, *region.params):
-                    shape = x.type.shape if isinstance(x, Value) else (x,)
-                    for d in shape:
-                        if isinstance(d, Expr):
-                            for s in sorted(dims.symbols_of(d), key=str):
-                                found.setdefault(s)
+                every += (x for x in region.results if not isinstance(x, Value))
+                every += (d for p in region.params for d in p.type.shape)
+            for d in every:
+                if isinstance(d, Expr):
+                    found.update(dict.fromkeys(sorted(dims.symbols_of(d), key=str)))
     return list(found)
 
 

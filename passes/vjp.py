@@ -4,7 +4,7 @@
 one extra parameter per differentiable result. The forward nodes stay as they are; the
 reverse nodes follow them. A read of a part adds into that part of the cotangent:
 
-    %v: f64[] = select %y, i {axis=0}      %dy.1: f64[n] = select_scatter_add %dy, %dv, i
+    %v: f64[] = select %y, i {axis=0}     %dy.1: f64[n] = select_scatter_add %dy, %dv, i
 
 A region is reversed as a region (loops: vjp_loops.py). Its reverse is built first, in
 terms of values of the forward region; those that it turns out to read are then computed
@@ -72,7 +72,7 @@ def vjp(
         for i, s in seed.items():
             reverser.accumulate(ct, f.results[i], reverser.seed(s, f.results[i]))
         steps = reverser.sweep(f.nodes, ct)
-        grads = [reverser.total(ct, f.params[j]) for j in wrt]
+        grads = [reverser.gradient(ct, f.params[j]) for j in wrt]
     nodes = [n for s in steps for n in (s.replaced or (s.node,))]
     block = b.finish((*f.params, *params), (*f.results, *grads))
     block.nodes = (*nodes, *block.nodes)
@@ -97,7 +97,7 @@ def _check(f: Func, wrt: Sequence[int], results: Sequence[int]) -> None:
     for i in results:
         if not _is_float(f.results[i]):
             raise GradientError(
-                f"@{f.name}: result {i} is {type_of(f.results[i])} and has no derivative",
+                f"@{f.name}: no derivative of result {i}, {type_of(f.results[i])}",
                 rule="only floats have derivatives.",
             )
 
@@ -178,6 +178,17 @@ class Reverser:
         if isinstance(d, Value) and have.dtype == want.dtype and not have.weak:
             return d
         return self.seed(d, x) if not isinstance(d, Value) else self.b.cast(d, want)
+
+    def gradient(self, ct: Cotangents, x: Value) -> Operand:
+        """Return the total as a result: an array for an array, a scalar for others."""
+        d, want = self.total(ct, x), cotangent_type(x.type)
+        have = type_of(d)
+        hint, attrs = f"d{x.name}", {"shape": (), "dtype": want.dtype}
+        if have.weak or (have.scalar and not want.scalar):
+            d = self.b.apply(OPS["full"], (d,), attrs, hint=hint)
+        if want.scalar and (have.weak or not have.scalar):
+            d = self.b.apply(OPS["item"], (d,), {}, hint=hint)
+        return d
 
     # Nodes ------------------------------------------------------------------------
 
@@ -316,4 +327,3 @@ def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:
 
 def _counts(node: Node) -> bool:
     return defined_symbol(node) is not None and node.op.kind is not Kind.SIZE
-

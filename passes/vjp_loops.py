@@ -6,7 +6,7 @@ reads nothing and saves nothing. A `while` first runs to count its iterations, t
 again as a `for` of that many, which is reversed.
 
     %r = for i in 0..n carry(%p = %a) { ... yield %q }
-    %da, %dw = for i in n - 1..-1 step -1 carry(%dq = %dr, %dw = 0) { ... yield %dp, %dw }
+    %da, %dw = for i in n - 1..-1 step -1 carry(%dq = %dr, %dw = 0) { ... }
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS
 from ..ir.types import I64, Type
 from . import activity
+from .ranges import Range
 from .scope import Renamer, with_operands
-from .tape import Range, Sources, load, store
+from .tape import Sources, load, store
 from .vjp import Cotangents, Reversed, Reverser, Step, cotangent_type, replaced
 
 
@@ -68,9 +69,7 @@ def _reverse_body(
 ) -> Reversed:
     """Reverse one iteration, in terms of the values of the forward iteration."""
     sources = [*(body.params[k] for k in carried), *outs]
-    params = tuple(
-        r.b.value(cotangent_type(v.type), f"d{v.name}") for v in sources
-    )
+    params = tuple(r.b.value(cotangent_type(v.type), f"d{v.name}") for v in sources)
     inner: Cotangents = dict(zip(outs, params[len(carried) :], strict=True))
     with r.b.region(head) as nodes:
         for k, d in zip(carried, params, strict=False):

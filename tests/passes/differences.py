@@ -26,7 +26,9 @@ def check_joint(f: Func, joint: Func, args: list[Any], seed: int) -> None:
     rng = np.random.default_rng(seed)
     wrt = floats(f)
     out = run(f, *copy.deepcopy(args))
-    smooth = [i for i, r in enumerate(f.results) if np.asarray(out[i]).dtype.kind == "f"]
+    smooth = [
+        i for i, r in enumerate(f.results) if np.asarray(out[i]).dtype.kind == "f"
+    ]
     cts = [_like(rng, out[i]) for i in smooth]
     tangents = [_like(rng, args[j]) for j in wrt]
     both = run(joint, *copy.deepcopy(args), *cts)
@@ -39,9 +41,11 @@ def check_joint(f: Func, joint: Func, args: list[Any], seed: int) -> None:
     for sign in (1, -1):
         moved = copy.deepcopy(args)
         for t, j in zip(tangents, wrt, strict=True):
-            moved[j] = type(args[j])(args[j] + sign * STEP * t) if np.isscalar(
-                args[j]
-            ) else np.asarray(args[j] + sign * STEP * t)
+            moved[j] = (
+                type(args[j])(args[j] + sign * STEP * t)
+                if np.isscalar(args[j])
+                else np.asarray(args[j] + sign * STEP * t)
+            )
         after = run(f, *moved)
         values.append(inner([after[i] for i in smooth], cts))
     slope = (values[0] - values[1]) / (2 * STEP)

@@ -259,7 +259,9 @@ class Writer:
         if self.rng.random() < 0.6:
             inits.append(self.rng.choice(self.arrays))
         params = [self.b.value(x.type, "p") for x in inits]
-        self.frozen.update(p for p, x in zip(params, inits, strict=True) if p.type.ndim)
+        for p, x in zip(params, inits, strict=True):
+            if not p.type.ndim or x in self.frozen or self.rng.random() < 0.6:
+                self.frozen.add(p)
         return inits, params
 
     def loop(self) -> None:
@@ -278,7 +280,7 @@ class Writer:
             out = [self.next(p) for p in params]
             body = Block(tuple(params), tuple(nodes), tuple(out))
         attrs = {"index": index, "start": start, "stop": stop, "step": step}
-        self.done("for", inits, attrs, [body])
+        self.done("for", inits, attrs, [body], params)
 
     def repeat(self) -> None:
         """Write a while loop that counts to 2 or 3."""
@@ -294,7 +296,7 @@ class Writer:
             step = self.b.apply(OPS["add"], (counter, 1.0), {})
             out = (step, *(self.next(p) for p in params))
             second = Block((), tuple(nodes), out)
-        self.done("while", [0.0, *inits], {}, [first, second])
+        self.done("while", [0.0, *inits], {}, [first, second], [counter, *params])
 
     def next(self, p: Value) -> Value:
         """Return what a carry becomes: a new value, and sometimes itself."""
@@ -318,14 +320,19 @@ class Writer:
                 self.statements(self.rng.randint(0, 3))
                 out = (self.changed(like), self.total_of_any())
                 blocks.append(Block((), tuple(nodes), out))
-        self.done("cond", [test], {}, blocks)
+        self.done("cond", [test], {}, blocks, [like, test])
 
-    def done(self, name: str, operands: Any, attrs: Any, blocks: Any) -> None:
+    def done(
+        self, name: str, operands: Any, attrs: Any, blocks: Any, like: list[Value]
+    ) -> None:
         types = [x.type for x in blocks[-1].results]
         hints = ["r"] * len(types)
-        for v in self.b.control(OPS[name], operands, attrs, blocks, types, hints):
-            self.keep(v) if v.type.dtype == F64 and not v.type.weak else None
-            self.frozen.add(v)
+        results = self.b.control(OPS[name], operands, attrs, blocks, types, hints)
+        for v, p in zip(results, like, strict=True):
+            if v.type.dtype == F64 and not v.type.weak:
+                self.keep(v)
+            if p in self.frozen or not v.type.ndim:
+                self.frozen.add(v)
 
 
 def program(seed: int, size: int = 8, **options: bool) -> Func:

@@ -1,4 +1,4 @@
-"""functionalize keeps the meaning of traced programs; what it cannot keep it refuses."""
+"""functionalize keeps the meaning of traced programs, or refuses."""
 
 import copy
 from typing import Any
@@ -46,3 +46,151 @@ def test_random_programs_keep_their_meaning(seed: int, size: int) -> None:
         return
     verify(g)
     check_same_meaning(f, g, arguments(f, seed))
+
+
+DOUBLE_BUFFER = """
+traced @f(%u: f64[n], %v: f64[n]) -> (f64[n], f64[n]) where n - 2 >= 0 {
+  %o: f64[n], %w: f64[n] = for t in 0..TRIPS carry(%p: f64[n] = %u, %q: f64[n] = %v) {
+    %s: f64[n - 1] &%q = slice %q, 1 {axis=0, size=n - 1, step=1}
+    %r: f64[n - 1] &%p = slice %p, 0 {axis=0, size=n - 1, step=1}
+    %s <- %r
+    yield %q, %p
+  }
+  %a: f64[n] = sin %u
+  return %o, %a
+}
+"""
+THREE_BUFFERS = """
+traced @f(%u: f64[n], %v: f64[n], %x: f64[n]) -> f64[n] where n - 2 >= 0 {
+  %o: f64[n], %w: f64[n], %z: f64[n] = for t in 0..TRIPS CARRIES {
+    %s: f64[n - 1] &%q = slice %q, 1 {axis=0, size=n - 1, step=1}
+    %r: f64[n - 1] &%p = slice %p, 0 {axis=0, size=n - 1, step=1}
+    %s <- %r
+    %g: f64[] &%e = select %e, 0 {axis=0}
+    %g <- 7.0
+    yield %q, %e, %p
+  }
+  return %w
+}
+""".replace("CARRIES", "carry(%p: f64[n] = %u, %q: f64[n] = %v, %e: f64[n] = %x)")
+ROTATED_TWICE = """
+traced @f(%u: f64[n], %v: f64[n]) -> f64[n] where n - 2 >= 0 {
+  for k in 0..2 {
+    %o: f64[n], %w: f64[n] = for t in 0..TRIPS carry(%p: f64[n] = %u, %q: f64[n] = %v) {
+      %s: f64[n - 1] &%q = slice %q, 1 {axis=0, size=n - 1, step=1}
+      %r: f64[n - 1] &%p = slice %p, 0 {axis=0, size=n - 1, step=1}
+      %s <- %r
+      yield %q, %p
+    }
+    yield
+  }
+  return %u
+}
+"""
+
+
+@pytest.mark.parametrize("text", [DOUBLE_BUFFER, THREE_BUFFERS, ROTATED_TWICE])
+@pytest.mark.parametrize("trips", ["0", "1", "2", "3", "4", "5", "n", "n - 1", "n + 1"])
+def test_exchanged_arrays_are_found_again(
+    text: str, trips: str, rng: np.random.Generator
+) -> None:
+    f = parse(text.replace("TRIPS", trips))
+    verify(f)
+    g = functionalize(f)
+    verify(g)
+    for size in (2, 3, 4):
+        check_same_meaning(f, g, [rng.normal(size=size) for _ in f.params])
+
+
+REFUSED = {
+    "a condition decides which array is written": """
+    traced @f(%c: bool, %x: f64[n], %y: f64[n]) -> f64[n] {
+      %r: f64[n] = cond %c {
+        yield %x
+      } else {
+        yield %y
+      }
+      %r <- 0.0
+      return %x
+    }""",
+    "an array that was exchanged is written after the loop": """
+    traced @f(%u: f64[n], %v: f64[n]) -> f64[n] {
+      %o: f64[n], %w: f64[n] = for t in 0..n carry(%p: f64[n] = %u, %q: f64[n] = %v) {
+        %q <- %p
+        yield %q, %p
+      }
+      %o <- 0.0
+      return %u
+    }""",
+    "the first iteration writes an argument": """
+    traced @f(%x: f64[n]) -> f64[n] {
+      %r: f64[n] = for t in 0..n carry(%p: f64[n] = %x) {
+        %v: f64[] &%p = select %p, 0 {axis=0}
+        %v <- 0.0
+        %q: f64[n] = sin %p
+        yield %q
+      }
+      return %r
+    }""",
+    "an exchanged array is read in the loop by its old name": """
+    traced @f(%u: f64[n], %v: f64[n]) -> f64[n] {
+      %o: f64[n], %w: f64[n] = for t in 0..n carry(%p: f64[n] = %u, %q: f64[n] = %v) {
+        %q <- %p
+        %p <- %u
+        yield %q, %p
+      }
+      return %o
+    }""",
+    "two carries begin as one array": """
+    traced @f(%x: f64[n]) -> f64[n] {
+      %u: f64[n] = sin %x
+      %o: f64[n], %w: f64[n] = for t in 0..n carry(%p: f64[n] = %u, %q: f64[n] = %u) {
+        %q <- 1.0
+        %r: f64[n] = cos %p
+        yield %q, %r
+      }
+      return %o
+    }""",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_values_cannot_express_is_refused(name: str) -> None:
+    f = parse(REFUSED[name])
+    verify(f)
+    with pytest.raises(UnsupportedError, match=r"may or may not share memory with"):
+        functionalize(f)
+
+
+def test_a_condition_that_writes_is_refused() -> None:
+    f = parse("""
+    traced @f(%x: f64[n]) -> f64 {
+      %r: f64 = while carry(%k: f64 = 0.0) {
+        %x <- %k
+        %c: bool = less %k, 3.0
+        test %c
+        %j: f64 = add %k, 1.0
+        yield %j
+      }
+      return %r
+    }""")
+    with pytest.raises(UnsupportedError, match=r"its condition writes"):
+        functionalize(f)
+
+
+def test_regions_carry_exactly_what_they_write() -> None:
+    f = parse("""
+    traced @f(%x: f64[n], %y: f64[n]) -> f64[n] {
+      %a: f64[n] = sin %x
+      for i in 0..n {
+        %v: f64[] &%a = select %a, i {axis=0}
+        %w: f64[] &%y = select %y, i {axis=0}
+        %v <- %w
+        yield
+      }
+      return %a
+    }""")
+    g = functionalize(f)
+    (loop,) = (n for n in walk(g.body) if n.regions)
+    assert len(loop.operands) == 1
+    assert g.updates == ()
