@@ -14,6 +14,7 @@ import numba
 import numpy as np
 
 from ..ir import dims
+from ..ir.dims import Symbol
 from ..ir.errors import MutationError
 from ..ir.types import DType
 from .compile import compile_entry
@@ -210,7 +211,7 @@ def _dtype(dtype: DType, space: dict[str, Any]) -> str:
 
 def _sizes(p: Program) -> list[str]:
     """Read the sizes that results or scratch memory depend on."""
-    needed = set()
+    needed: set[Symbol] = set()
     for r in p.results:
         if isinstance(r.what, Buffer) and r.what.place in ("result", "local"):
             for d in r.shape:
