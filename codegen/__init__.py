@@ -1,1 +1,26 @@
 """From a pure Func to loop nests, source text and a compiled callable."""
+
+from __future__ import annotations
+
+from ..ir.func import Func
+from .binder import Kernel, bind
+from .kernels import lower
+from .nests import drop_unused
+
+__all__ = ["Kernel", "build"]
+
+
+def build(func: Func, *, name: str) -> Kernel:
+    """Compile a pure Func into a callable kernel.
+
+    >>> import numpy as np
+    >>> from ..ir.text import parse
+    >>> import retrograde.ir.ops
+    >>> text = "func @f(%x: f64[n]) -> f64 {" + chr(10)
+    >>> text += "  %s: f64 = sum %x {axis=(0,), keepdims=False}" + chr(10)
+    >>> build(parse(text + "  return %s" + chr(10) + "}"), name="f")([np.ones(3)])
+    [np.float64(3.0)]
+    """
+    program = lower(func, name)
+    drop_unused(program)
+    return bind(program, [p.type.ndim for p in func.params])

@@ -28,7 +28,7 @@ import llvmlite
 import numba
 import numpy as np
 
-from ..runtime import blas, cache, memory, vecmath
+from ..runtime import blas, cache, memory, scalar, vecmath
 
 NATIVE, SOURCE = ".native", ".py"
 # What generated code sees as a change of Numba's behaviour, beside its version.
@@ -101,7 +101,7 @@ def _surroundings() -> str:
     codegen = _registry.cpu_target.target_context.codegen()
     ours = [
         hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
-        for module in (memory, vecmath, blas, sys.modules[__name__])
+        for module in (memory, vecmath, scalar, blas, sys.modules[__name__])
         if module.__file__
     ]
     settings = [getattr(numba.core.config, name, None) for name in SETTINGS]

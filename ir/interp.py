@@ -13,7 +13,7 @@ import numpy as np
 
 from . import dims
 from .dims import Dim, Expr, Symbol
-from .errors import IndexRangeError, IRError, ShapeError
+from .errors import IndexRangeError, IRError, RetrogradeError, ShapeError
 from .func import Block, Func, Node, Operand, Value
 from .op import Kind
 from .types import type_of_array
@@ -123,9 +123,10 @@ class _Machine:
                 *map(self.get, node.operands),
                 **{k: self.attr(a) for k, a in attrs.items()},
             )
+        except RetrogradeError as error:
+            error.location = error.location or node.loc
+            raise
         except IndexError as error:
-            if isinstance(error, IndexRangeError):
-                raise
             raise IndexRangeError(str(error), location=node.loc) from None
         if defines is not None:
             is_size = node.op.kind is Kind.SIZE

@@ -71,6 +71,8 @@ def show_attr(a: Any) -> str:
         return str(a)
     if isinstance(a, Symbol):
         return a.name
+    if isinstance(a, complex):  # Python's own form loses the signs of zeros
+        return f"complex({a.real!r}, {a.imag!r})"
     return repr(a)
 
 
@@ -160,19 +162,24 @@ def _carries(node: Node) -> str:
 _OPEN, _CLOSE = "([{", ")]}"
 
 
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+
+
+def _blanked(text: str) -> str:
+    """Return `text` with quoted strings overwritten, so that positions stay."""
+    return _QUOTED.sub(lambda m: "_" * len(m[0]), text)
+
+
 def split(text: str, separator: str = ",") -> list[str]:
     """Split at separators outside brackets and quotes; the parts are stripped."""
-    parts, depth, start, quote = [], 0, 0, ""
-    for k, c in enumerate(text):
-        if quote:
-            quote = "" if c == quote and text[k - 1] != "\\" else quote
-        elif c in "'\"":
-            quote = c
-        elif c in _OPEN:
+    parts, depth, start = [], 0, 0
+    blanked = _blanked(text)
+    for k, c in enumerate(blanked):
+        if c in _OPEN:
             depth += 1
         elif c in _CLOSE:
             depth -= 1
-        elif depth == 0 and text.startswith(separator, k):
+        elif depth == 0 and blanked.startswith(separator, k):
             parts.append(text[start:k].strip())
             start = k + len(separator)
     parts.append(text[start:].strip())
@@ -238,7 +245,7 @@ class _Reader:
             self.updates(declared, params),
         )
         if _result_types(f) != declared.strip():
-            self.at -= 2
+            self.at -= 1
             raise self.fail(f"the results are {_result_types(f)}")
         return f
 
@@ -363,7 +370,9 @@ class _Reader:
         text = text.strip()
         if not text.endswith("}"):
             return text, {}
-        start = text.index("{")
+        start = text.find("{")
+        if start < 0:
+            raise self.fail("'{' is missing")
         return text[:start].strip(), self.attrs(text[start + 1 : -1])
 
     def control(self, row: str) -> Node:
@@ -422,7 +431,8 @@ class _Reader:
 
 
 def _strip_comment(row: str) -> str:
-    return re.sub(r"(^|\s)#.*$", "", row).strip()
+    comment = re.search(r"(^|\s)#", _blanked(row))
+    return row[: comment.start()].strip() if comment else row.strip()
 
 
 def _closing(text: str) -> int:
@@ -450,9 +460,8 @@ def _literal(tree: ast.expr, text: str) -> Any:
         case ast.UnaryOp(op=ast.USub(), operand=x):
             value = _literal(x, text)
             return -value
-        case ast.BinOp(left=x, op=op, right=ast.Constant(value=complex() as im)):
-            value = _literal(x, text)
-            return value + im if isinstance(op, ast.Add) else value - im
+        case ast.Call(func=ast.Name(id="complex"), args=[real, imag]):
+            return complex(_literal(real, text), _literal(imag, text))
     return dims.parse_dim(ast.unparse(tree))
 
 

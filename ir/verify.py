@@ -33,7 +33,10 @@ class _Verifier:
         for p in self.f.params:
             self.symbols.update(*(map(dims.symbols_of, p.type.shape)), ())
         try:
+            for fact in self.f.facts.known:
+                self.known(fact)
             self.block(self.f.body, self.f.size_facts(), frozenset())
+            self.updates()
         except IRError as error:
             raise IRError(f"{error}\n  in @{self.f.name}") from None
 
@@ -55,6 +58,12 @@ class _Verifier:
         for x in b.results:
             self.use(x, scope)
         return frozenset(scope)
+
+    def updates(self) -> None:
+        for i, j in self.f.updates:
+            p, have = self.f.params[j], type_of(self.f.results[i])
+            if p.type.scalar or have.array() != p.type:
+                raise IRError(f"result {i} is {have}, but updates %{p.name}: {p.type}")
 
     def define(self, v: Value) -> None:
         if v.name in self.names:

@@ -12,7 +12,9 @@ from ..ir.verify import verify as check
 from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
+from .fuse import fuse
 from .partition import partition
+from .reinplace import reinplace
 from .simplify import simplify
 from .vjp import vjp
 
@@ -37,12 +39,15 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "fuse": fuse,
+    "reinplace": reinplace,
 }
 
 # What runs in which order; `vjp` and `partition` are given with their arguments.
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
+    "lower": ("fuse", "reinplace"),
 }
 
 

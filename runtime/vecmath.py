@@ -251,6 +251,12 @@ def _call(name: str) -> Emitter:
     return emit
 
 
+def call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
+    """Emit a call of one of these functions from another intrinsic."""
+    function = _declare(context, builder.module, name, bits, len(args))
+    return builder.call(function, args)
+
+
 def _instruction(llvm_name: str) -> Emitter:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = context.get_value_type(signature.return_type)

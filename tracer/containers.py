@@ -125,7 +125,7 @@ def _unflatten(tree: Tree, leaves: Any) -> Any:
 
 def _rebuild_dataclass(cls: type, names: Any, children: Sequence[Any]) -> Any:
     """Make a dataclass without running its `__init__`, which may check or convert."""
-    out = object.__new__(cls)
+    out: Any = object.__new__(cls)
     for name, child in zip(names, children, strict=True):
         object.__setattr__(out, name, child)
     return out

@@ -34,18 +34,21 @@ Facts:
   subclass UnboundLocalError.
 - A call takes more frames than in Python, so the recursion limit is raised while
   operators are set with `operators`.
+- What looks at its callers' frames (`sys._getframe`, `inspect.stack`, the module that
+  `namedtuple` takes for its own) sees frames of ours; `warnings.warn` does not. `eval`
+  and its like see the user's frame when they are called by their own name.
+- A wrapper of `functools.lru_cache` or `singledispatch` is compiled or library code:
+  what it wraps runs as it is.
 """
 
 import builtins
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
-import linecache
 import operator
-import os
 import sys
-import sysconfig
 import threading
 import warnings
 import weakref
@@ -62,31 +65,14 @@ from types import (
 )
 from typing import Any, cast
 
-from ..ir.errors import UnsupportedError
+from ..ir.errors import ConversionError, Location
+from .location import is_ours, is_user_code, user_frame, user_location
 from .lowering import SUPPORT
 from .rewrite import OPS, PREFIX, THUNK, rewrite
 from .scopes import FRAME_BUILTINS, shadowed_builtins
 from .source import compile_function, find_source
 
 Thunk = Callable[[], Any]
-
-
-class ConversionError(UnsupportedError):
-    """Say that a function cannot be converted, where, and what to do about it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Location:
-    """A line of the user's: `at {file}:{line}, in {function}:  {text}`."""
-
-    file: str
-    line: int
-    function: str
-    text: str
-
-    def __str__(self) -> str:
-        """Return the location as error messages show it."""
-        return f"at {self.file}:{self.line}, in {self.function}:    {self.text}"
 
 
 class Undefined:
@@ -242,7 +228,7 @@ class Operators:
                 for k, v in kwargs.items()
             }
         elif id(f) in _FRAME_BUILTINS:
-            _refuse_frame_builtin(f, len(args) + len(kwargs))
+            _refuse_frame_builtin(f, args, kwargs)
         elif f is warnings.warn:
             args, kwargs = _user_stacklevel(*args, **kwargs)
         return args, kwargs
@@ -279,14 +265,20 @@ _TAKES_FUNCTIONS = {
 _FRAME_BUILTINS = {id(getattr(builtins, name)): name for name in FRAME_BUILTINS}
 
 
-def _refuse_frame_builtin(f: Any, count: int) -> None:
+def _refuse_frame_builtin(
+    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     name = _FRAME_BUILTINS[id(f)]
-    if count < FRAME_BUILTINS[name] and name != "breakpoint":
+    if name in ("eval", "exec"):
+        refused = (*args, None)[1] is None
+    else:
+        refused = len(args) + len(kwargs) < FRAME_BUILTINS[name]
+    if refused and name != "breakpoint":
         raise ConversionError(
-            f"{name}: reached through another name\n"
-            f"  {user_location()}\n"
-            f"  {name}() looks at the frame that calls it, which is not yours here.\n"
-            f"  hint: call it by its own name, `{name}(...)`"
+            f"{name}: reached through another name",
+            location=user_location(),
+            rule=f"{name}() looks at the frame that calls it, which is not yours here.",
+            hint=f"call it by its own name, `{name}(...)`",
         )
 
 
@@ -302,7 +294,7 @@ def _user_stacklevel(
     level = innermost = found = 0
     while frame is not None and stacklevel > 0:
         level += 1
-        if not _is_ours(frame.f_code, frame.f_globals):
+        if not is_ours(frame.f_code, frame.f_globals):
             # The blocks of a function come first, the innermost has the line.
             innermost = innermost or level
             if id(frame.f_code) not in _BLOCKS:
@@ -312,7 +304,8 @@ def _user_stacklevel(
     return (message, category, found + max(stacklevel, 0), source), kwargs
 
 
-_ACTIVE: ContextVar[Operators] = ContextVar("retrograde_operators", default=Operators())
+_PLAIN = Operators()
+_ACTIVE: ContextVar[Operators] = ContextVar("retrograde_operators", default=_PLAIN)
 
 
 def active_operators() -> Operators:
@@ -417,6 +410,14 @@ _CELLS = {OPS: CellType(_ACTIVE.get), SUPPORT: CellType(_SUPPORT)}
 # --------------------------------------------------------------------------- the cache
 
 
+# Keys are identities of code objects; an entry dies with the code that it was made for.
+_ENTRIES: dict[int, "_Entry"] = {}
+_CONVERTED: set[int] = set()
+_BLOCKS: set[int] = set()
+_LIMITS: dict[int, str] = {}
+_LOCK = threading.RLock()
+
+
 class _Entry:
     """What conversion made of one code object: `code` is None where it stays plain."""
 
@@ -429,12 +430,18 @@ class _Entry:
         self.members: list[int] = [id(original)]
         self.reason: str | None = None
 
-    def _forget(self, _: object) -> None:
+    def _forget(
+        self,
+        _: object,
+        # Bound here, since module globals are gone when the interpreter ends.
+        tables: tuple[Any, ...] = (_ENTRIES, _LIMITS, _CONVERTED, _BLOCKS),
+    ) -> None:
+        entries, limits, *marks = tables
         for member in self.members:
-            _ENTRIES.pop(member, None)
-            _LIMITS.pop(member, None)
-            _CONVERTED.discard(member)
-            _BLOCKS.discard(member)
+            entries.pop(member, None)
+            limits.pop(member, None)
+            for mark in marks:
+                mark.discard(member)
 
     def instantiate(self, f: FunctionType) -> FunctionType:
         """Return a converted function over the cells, defaults and globals of `f`."""
@@ -447,15 +454,8 @@ class _Entry:
             code, f.__globals__, f.__name__, f.__defaults__, cast(Any, closure)
         )
         new.__kwdefaults__ = f.__kwdefaults__
+        new.__qualname__ = f.__qualname__  # generators take theirs from it
         return new
-
-
-# Keys are identities of code objects; an entry dies with the code that it was made for.
-_ENTRIES: dict[int, _Entry] = {}
-_CONVERTED: set[int] = set()
-_BLOCKS: set[int] = set()
-_LIMITS: dict[int, str] = {}
-_LOCK = threading.RLock()
 
 
 def _entry_of(f: FunctionType) -> _Entry | None:
@@ -472,10 +472,13 @@ def _entry_of(f: FunctionType) -> _Entry | None:
         return entry
 
 
+_AWAITABLE = inspect.CO_ITERABLE_COROUTINE  # what `types.coroutine` sets
+
+
 def _make_entry(f: FunctionType) -> _Entry:
     original = f.__code__
     entry = _Entry(original)
-    if not _is_user_code(original, f.__globals__):
+    if not is_user_code(original, f.__globals__):
         entry.reason = "it belongs to the standard library or to an installed package"
         return entry
     source = find_source(original, f.__globals__)
@@ -489,6 +492,7 @@ def _make_entry(f: FunctionType) -> _Entry:
     freevars = (OPS, SUPPORT, *original.co_freevars)
     code = compile_function(source, freevars, original)
     code = _rename(code, original.co_name, original.co_qualname)
+    code = code.replace(co_flags=code.co_flags | original.co_flags & _AWAITABLE)
     places = {name: i for i, name in enumerate(original.co_freevars)}
     entry.cells = tuple(
         _CELLS[n] if n in _CELLS else places[n] for n in code.co_freevars
@@ -510,10 +514,10 @@ def _check_names(code: CodeType) -> None:
     for name in used:
         if name.startswith(PREFIX):
             raise ConversionError(
-                f"{code.co_name}: the name {name!r} is reserved\n"
-                f"  at {code.co_filename}:{code.co_firstlineno}, in {code.co_name}\n"
-                f"  names that begin with {PREFIX} belong to converted code.\n"
-                "  hint: rename it"
+                f"{code.co_name}: the name {name!r} is reserved",
+                location=Location(code.co_filename, code.co_firstlineno, code.co_name),
+                rule=f"Names that begin with {PREFIX} belong to converted code.",
+                hint="rename it",
             )
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -529,9 +533,11 @@ def _rename(code: CodeType, name: str, qualname: str) -> CodeType:
             if ours:
                 constant = _rename(constant, name, qualname)
             else:
-                inner = constant.co_name
-                middle = ".<locals>." if _is_function(code) else "."
-                constant = _rename(constant, inner, qualname + middle + inner)
+                inner = place = constant.co_name
+                if constant.co_qualname != inner:  # else declared global
+                    middle = ".<locals>." if _is_function(code) else "."
+                    place = qualname + middle + inner
+                constant = _rename(constant, inner, place)
         elif constant == code.co_qualname and not _is_function(code):
             constant = qualname  # what the class body assigns to __qualname__
         constants.append(constant)
@@ -557,35 +563,6 @@ def _functions_in(
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and _is_function(constant):
             yield from _functions_in(constant, code)
-
-
-# ------------------------------------------------------------------------ what is plain
-
-_LIBRARY_MARKS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_STANDARD = tuple(
-    os.path.join(sysconfig.get_path(key), "") for key in ("stdlib", "platstdlib")
-)
-_PACKAGE = __name__.partition(".")[0]
-_IS_LIBRARY: dict[str, bool] = {}
-
-
-def _is_user_code(code: CodeType, namespace: Mapping[str, Any]) -> bool:
-    """Tell whether code is the user's: not a library's, not this package's."""
-    file = code.co_filename
-    library = _IS_LIBRARY.get(file)
-    if library is None:
-        library = _IS_LIBRARY[file] = file.startswith(
-            ("<frozen", "<__array_function__", *_STANDARD)
-        ) or any(mark in file for mark in _LIBRARY_MARKS)
-    return not library and not _is_ours(code, namespace)
-
-
-def _is_ours(code: CodeType, namespace: Mapping[str, Any]) -> bool:
-    """Tell whether code belongs to this package; its doctests are users' programs."""
-    module = namespace.get("__name__")
-    if isinstance(module, str) and module.partition(".")[0] == _PACKAGE:
-        return not code.co_filename.startswith("<")
-    return False
 
 
 # ----------------------------------------------------------------------------- convert
@@ -640,7 +617,7 @@ def _constructors(cls: type) -> bool:
     return any(
         isinstance(f, FunctionType)
         and _entry_of(f) is not None
-        and _is_user_code(f.__code__, f.__globals__)
+        and is_user_code(f.__code__, f.__globals__)
         for f in (cls.__new__, cls.__init__)  # type: ignore[misc]
     )
 
@@ -662,34 +639,12 @@ def _construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return made
 
 
-# ---------------------------------------------------------------------------- locations
-
-
-def user_location() -> Location | None:
-    """Return the innermost line of the user's that is now running.
-
-    Frames of this package, of the standard library and of installed packages are
-    passed over.
-
-    >>> def here():
-    ...     return user_location()
-    >>> here().function
-    'here'
-    """
-    frame = _user_frame()
-    if frame is None:
-        return None
-    code, line = frame.f_code, frame.f_lineno
-    text = linecache.getline(code.co_filename, line, frame.f_globals).strip()
-    return Location(code.co_filename, line, _function_name(code), text)
-
-
 def limitation() -> str | None:
     """Return why the statements of the running user function are not converted.
 
     None stands for a function that is converted in full.
     """
-    frame = _user_frame()
+    frame = user_frame()
     if frame is None:
         return None
     key = id(frame.f_code)
@@ -699,23 +654,3 @@ def limitation() -> str | None:
     if entry is not None and entry.reason:
         return entry.reason
     return "it was called by code that is not converted"
-
-
-def _user_frame() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and not _is_user_code(frame.f_code, frame.f_globals):
-        frame = frame.f_back
-    return frame
-
-
-def _function_name(code: CodeType) -> str:
-    """Return the name of the function that code stands in, through comprehensions."""
-    parts = code.co_qualname.split(".<locals>.")
-    while len(parts) > 1 and parts[-1] in (
-        "<listcomp>",
-        "<setcomp>",
-        "<dictcomp>",
-        "<genexpr>",
-    ):
-        parts.pop()
-    return parts[-1].rpartition(".")[2]

@@ -68,7 +68,7 @@ def trace_of(operands: Sequence[Any]) -> Trace | None:
         return trace
     tensor = _tensor.Tensor
     for x in operands:
-        if isinstance(x, tensor) and x._trace is not None:
+        if type(x) is tensor and x._trace is not None:
             return x._trace
     return None
 
@@ -93,21 +93,23 @@ def run(
 ) -> Any:
     """Run an op at once. What is saved from the storage `overwritten` is copied."""
     tensor = _tensor.Tensor
-    data = [x._data if isinstance(x, tensor) else x for x in operands]
+    data = [x._data if type(x) is tensor else x for x in operands]
     try:
         out = op.eager(*data, **attrs)
     except (TypeError, ValueError, IndexError, RetrogradeError) as error:
         raise located(error, op.name, data) from None
-    if op.weak and isinstance(out, np.generic) and _all_numbers(data):
-        if out.dtype.kind != "b":
-            out = out.item()
-    if op.views is not None and isinstance(out, np.ndarray):
-        viewed = operands[op.views]
-        if not isinstance(viewed, tensor):
-            return _view_of_plain(data[op.views], out)
-        if viewed._storage is not None and shares(out, viewed._data):
-            return tape.make_view(op, viewed, out, data, attrs)
-    result = tensor(out, Storage() if isinstance(out, np.ndarray) else None)
+    if isinstance(out, np.ndarray):
+        if op.views is not None:
+            viewed = operands[op.views]
+            if type(viewed) is not tensor:
+                return _view_of_plain(data[op.views], out)
+            if viewed._storage is not None and shares(out, viewed._data):
+                return tape.make_view(op, viewed, out, data, attrs)
+        result = tensor(out, Storage())
+    else:
+        if op.weak and isinstance(out, np.generic) and _all_numbers(data):
+            out = out.item() if out.dtype.kind != "b" else out
+        result = tensor(out)
     if STATE.grad:
         tape.record_op(op, operands, data, attrs, result, overwritten)
     return result

@@ -35,20 +35,24 @@ class Slot:
     def __init__(self) -> None:
         self.value: Any = None
         self.owned = False
-        self.parts: list[Part] = []
+        self.parts: list[Part] | tuple[()] = ()
 
     def add(self, g: Any) -> None:
         """Add a gradient computed on arrays."""
         if type(g) is Part:
             if self.value is None:
-                self.parts.append(g)
+                if isinstance(self.parts, list):
+                    self.parts.append(g)
+                else:
+                    self.parts = [g]
             else:
                 self.value = g.add_into(self._mine())
         elif self.value is None:
             is_owned = type(g) is Owned
             self.value = g.array if is_owned else g
             self.owned = is_owned and isinstance(self.value, np.ndarray)
-            self._take_parts()
+            if self.parts:
+                self._take_parts()
         else:
             self._add_array(g)
 
@@ -71,7 +75,7 @@ class Slot:
         return array
 
     def _take_parts(self) -> None:
-        parts, self.parts = self.parts, []
+        parts, self.parts = self.parts, ()
         for part in parts:
             self.value = part.add_into(self._mine())
 
@@ -138,31 +142,39 @@ class Run:
     def step(self, node: Node) -> None:
         """Run one node."""
         slots = self.slots.pop(node)
-        observed = node.hooks is not None or node.retains is not None
-        if self.captures is not None and not observed:
-            observed = any((node, nr) in self.captures for nr in range(node.outputs))
         if type(node) is AccumulateGrad:
             self.arrive(node, slots[0])
             return
-        if not observed and self.pass_on(node, slots):
+        observed = (
+            node.hooks is not None
+            or node.retains is not None
+            or (self.captures is not None and self.captured_here(node))
+        )
+        if not observed and isinstance(node, VIEWS) and self.pass_on(node, slots):
             return
-        if observed:
-            cts = [self.observe(node, nr, slot) for nr, slot in enumerate(slots)]
-            if node.hands_on and not self.create_graph:
-                cts = [None if g is None else np.array(g) for g in cts]
-        elif node.hands_on and not self.create_graph:
-            cts = [None if s is None else s.mine() for s in slots]
-        else:
-            cts = [None if s is None else s.array() for s in slots]
-        if all(g is None for g in cts):
-            return
-        if self.needed is not None and not any(
-            e is not None and e[0] in self.needed for e in node.edges
-        ):
-            return
-        self.pull(node, cts)
+        cts: list[Any] = []
+        for nr, slot in enumerate(slots):
+            if slot is None:
+                cts.append(None)
+            elif observed:
+                g = self.observe(node, nr, slot)
+                copied = g is not None and node.hands_on and not self.create_graph
+                cts.append(np.array(g) if copied else g)
+            elif node.hands_on and not self.create_graph:
+                cts.append(slot.mine())
+            else:
+                cts.append(slot.array())
+        if self.needed is None or any(e and e[0] in self.needed for e in node.edges):
+            self.pull(node, cts)
+
+    def captured_here(self, node: Node) -> bool:
+        """Tell whether the gradient of an output of a node is captured."""
+        captures = self.captures or {}
+        return any((node, nr) in captures for nr in range(node.outputs))
 
     def pull(self, node: Node, cts: Sequence[Any]) -> None:
+        if all(g is None for g in cts):
+            return
         try:
             grads = node.pull(self.builder, cts)
         except RetrogradeError as error:
@@ -171,16 +183,16 @@ class Run:
             raise
         if not self.retain_graph:
             node.release()
+        needed = self.needed
         for edge, g in zip(node.edges, grads, strict=True):
-            if edge is None or g is None:
-                continue
-            if self.needed is None or edge[0] in self.needed:
-                self.send(*edge, g)
+            if edge is not None and g is not None:
+                if needed is None or edge[0] in needed:
+                    self.send(edge[0], edge[1], g)
 
-    def pass_on(self, node: Node, slots: Sequence[Slot | None]) -> bool:
+    def pass_on(
+        self, node: ViewNode | AsStridedBackward0, slots: Sequence[Slot | None]
+    ) -> bool:
         """Let a view node that received parts only pass them on unmade."""
-        if not isinstance(node, ViewNode | AsStridedBackward0):
-            return False
         slot = slots[0]
         if slot is None or slot.value is not None or not slot.parts:
             return False
@@ -250,6 +262,7 @@ class Run:
                 hook(t)
 
 
+VIEWS = (ViewNode, AsStridedBackward0)
 ADD = OPS["add"]
 COPY = OPS["copy"]
 
@@ -258,6 +271,8 @@ def conjugate(t: Any) -> Any:
     """Turn a cotangent into a gradient, or back: they differ for complex numbers."""
     if t.dtype.kind != "c":
         return t
+    if not t.requires_grad:
+        return _tensor.of(np.conjugate(t._data))
     return dispatch.apply(OPS["conjugate"], (t,))
 
 

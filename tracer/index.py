@@ -14,11 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import DTypeError, IndexRangeError, ShapeError, UnsupportedError
+from ..ir.errors import (
+    DTypeError,
+    IndexRangeError,
+    RetrogradeError,
+    ShapeError,
+    UnsupportedError,
+)
 from ..ir.op import OPS
 from . import dispatch
+from .location import user_location
 from .symbols import SymInt, clamp, is_int
-from .values import concrete, has_tensor, inside_transform, is_scalar, lift
+from .values import concrete, constant, is_scalar, is_symbolic
 
 _INVALID = (
     "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and "
@@ -48,6 +55,7 @@ class Plan:
     )
     axes: list[int] = field(default_factory=list)
     arrays: list[Any] = field(default_factory=list)
+    places: list[tuple[Any, int]] = field(default_factory=list)  # sizes, axes of x
     position: int = 0
     mask: Any = None
     mask_axis: int = 0
@@ -73,14 +81,14 @@ def _as_index_array(k: Any) -> Any:
     """Return a list or tuple within a key as an array."""
     if not isinstance(k, list | tuple):
         raise IndexRangeError(_INVALID)
-    if has_tensor(k):
+    if is_symbolic(k):
         from .functions.create import array
 
         return array(k)
     out = np.asarray(k)
     if out.size == 0 and out.dtype.kind == "f":
         out = out.astype(np.intp)
-    return lift(out) if inside_transform() else out
+    return constant(out)
 
 
 def _entries(key: Any) -> list[Any]:
@@ -89,9 +97,7 @@ def _entries(key: Any) -> list[Any]:
     out = []
     for k in parts:
         simple = k is None or k is Ellipsis or isinstance(k, slice | bool)
-        out.append(
-            k if simple or is_int(k) or _is_array(k) else _index_of_object(k)
-        )
+        out.append(k if simple or is_int(k) or _is_array(k) else _index_of_object(k))
     return out
 
 
@@ -152,7 +158,7 @@ class _Reader:
         self.kept = 0  # axes before here that stay in the result
         self.groups = 0  # runs of neighbouring advanced parts
         self.in_group = False
-        self.plan.scalar = not dots and bool(shape)
+        self.plan.scalar = not dots
         self.fancy = any(self._is_fancy(k) for k in parts)
 
     @staticmethod
@@ -217,7 +223,8 @@ class _Reader:
     def array(self, k: Any) -> None:
         self.enter_group()
         if not isinstance(k, bool) and k.dtype != np.bool_:
-            self.index_array(_checked(k, self.shape[self.source], self.source))
+            self.index_array(k)
+            self.plan.places.append((self.shape[self.source - 1], self.source - 1))
             return
         if isinstance(k, bool) or not k.shape:
             self.boolean(k)
@@ -243,7 +250,8 @@ class _Reader:
                 rule="the number of selected elements is not known here",
                 hint="use np.where, or the mask with slices only",
             )
-        for index in values.nonzero():
+        for index in map(constant, values.nonzero()):
+            self.plan.places.append((self.shape[self.source], self.source))
             self.index_array(index)
 
     def index_array(self, k: Any) -> None:
@@ -261,20 +269,28 @@ class _Reader:
                 hint="use np.where",
             )
         self.plan.views.append(("expand_dims", (), {"axis": (self.axis,)}))
+        self.plan.places.append((1, self.axis))
         self.plan.axes.append(self.axis)
-        self.plan.arrays.append(np.zeros(int(bool(value)), np.intp))
+        self.plan.arrays.append(constant(np.zeros(int(bool(value)), np.intp)))
         self.axis += 1
 
 
-def _checked(k: Any, size: Any, axis: int) -> Any:
-    """Return an index array; raise where concrete values are out of range."""
-    values = concrete(k)
-    if values is None or isinstance(size, SymInt) or not values.size:
-        return k
-    bad = (values < -size) | (values >= size)
-    if bad.any():
-        raise _out_of_bounds(values[bad][0], axis, size)
-    return k
+def _in_range(p: Plan, selected: Sequence[Any]) -> list[Any]:
+    """Return the index arrays; raise where known ones are out of range.
+
+    Where nothing is selected NumPy does not look at the indices.
+    """
+    if any(is_literal(d, 0) for d in selected):
+        return [constant(np.zeros(tuple(selected), np.intp))] * len(p.arrays)
+    for k, (size, axis) in zip(p.arrays, p.places, strict=True):
+        values = concrete(k)
+        if values is None or isinstance(size, SymInt) or not values.size:
+            continue
+        low, high = values.min(), values.max()
+        if low < -size or high >= size:
+            bad = (values < -size) | (values >= size)
+            raise _out_of_bounds(values[bad][0], axis, size)
+    return p.arrays
 
 
 def _out_of_bounds(k: Any, axis: int, size: Any) -> IndexRangeError:
@@ -320,7 +336,7 @@ def _bound(k: Any, what: str = "slice indices") -> Any:
 
 
 def slice_bounds(k: slice, n: Any) -> tuple[Any, Any, Any]:
-    """Return (start, size, step) of a slice of an axis of size n, clamped as NumPy does.
+    """Return (start, size, step) of a slice of n elements, clamped as NumPy does.
 
     >>> slice_bounds(slice(None, None, -2), 5)
     (4, 3, -2)
@@ -357,23 +373,43 @@ def _clamped(k: Any, n: Any, low: Any, high: Any, default: Any) -> Any:
 
 def getitem(x: Any, key: Any) -> Any:
     """Return x[key]: a view for basic keys, a copy for index arrays and masks."""
+    try:
+        return _getitem(x, key)
+    except RetrogradeError as error:
+        raise _located(error) from None
+
+
+def setitem(x: Any, key: Any, value: Any) -> None:
+    """Do x[key] = value, with NumPy's casting and broadcasting."""
+    try:
+        _setitem(x, key, value)
+    except RetrogradeError as error:
+        raise _located(error) from None
+
+
+def _located(error: RetrogradeError) -> RetrogradeError:
+    if error.location is None:
+        error.location = user_location()
+    return error
+
+
+def _getitem(x: Any, key: Any) -> Any:
     if type(key) is int and x.shape:
         n = x.shape[0]
         if not -n <= key < n:
             raise _out_of_bounds(key, 0, n)
         part = _apply("select", x, key + n if key < 0 else key, axis=0)
         return part if len(x.shape) > 1 else _apply("item", part)
-    if is_scalar(x) and isinstance(key, int | np.integer | SymInt):
+    if is_scalar(x) and is_int(key):
         raise IndexRangeError("invalid index to scalar variable.")
     p = plan(x.shape, key)
     part = p.view(x)
     if p.mask is not None:
         return _masked(part, p.mask, p.mask_axis)
     if p.arrays:
-        return _apply(
-            "gather", part, *p.arrays, axes=tuple(p.axes), position=p.position
-        )
-    if p.scalar or (not x.shape and isinstance(key, tuple) and not key):
+        arrays = _in_range(p, _broadcast_index(p.arrays))
+        return _apply("gather", part, *arrays, axes=tuple(p.axes), position=p.position)
+    if p.scalar:
         return _apply("item", part)
     if p.copies or (part is x and is_scalar(x)):
         return _apply("copy", part)
@@ -410,12 +446,16 @@ def count_of(mask: Any) -> Any:
 # ---------------------------------------------------------------- writing
 
 
-def setitem(x: Any, key: Any, value: Any) -> None:
-    """Do x[key] = value, with NumPy's casting and broadcasting."""
+def _setitem(x: Any, key: Any, value: Any) -> None:
     if is_scalar(x):
         raise DTypeError(f"'{x.type}' object does not support item assignment")
     value = as_value(value)
     p = plan(x.shape, key)
+    if _is_full_mask(x, key) and len(_shape(value)) > 1:
+        raise DTypeError(
+            "NumPy boolean array indexing assignment requires a 0 or 1-dimensional "
+            f"input, input has {len(_shape(value))} dimensions"
+        )
     target = p.view(x)
     if p.mask is not None:
         _write_masked(target, p.mask, p.mask_axis, value)
@@ -427,12 +467,24 @@ def setitem(x: Any, key: Any, value: Any) -> None:
         dispatch.write(target, _fitted(value, target.shape), kind="unsafe")
 
 
+def _is_full_mask(x: Any, key: Any) -> bool:
+    """Tell whether a key is one mask for all axes and nothing else."""
+    if isinstance(key, tuple) and len(key) == 1:
+        (key,) = key
+    if isinstance(key, list):
+        key = _as_index_array(key)
+    if isinstance(key, bool):
+        return not x.shape
+    is_mask = _is_array(key) and key.dtype == np.bool_
+    return is_mask and len(key.shape) == len(x.shape)
+
+
 def as_value(value: Any) -> Any:
     """Return what is assigned as a Tensor, array or number."""
     if isinstance(value, SymInt):
         return _apply("full", value, shape=(), dtype=np.dtype(np.int64))
     if isinstance(value, list | tuple):
-        if has_tensor(value):
+        if is_symbolic(value):
             from .functions.create import array
 
             return array(value)
@@ -489,15 +541,10 @@ def _write_gathered(target: Any, p: Plan, value: Any) -> None:
     fitted = _without_leading_ones(value, len(want))
     if not _fits(_shape(fitted), want):
         raise _mismatch(value, want)
-    new = _apply(
-        "gather_scatter",
-        target,
-        _cast(fitted, target),
-        *p.arrays,
-        axes=tuple(p.axes),
-        position=p.position,
-    )
-    dispatch.write(target, new, kind="unsafe")
+    arrays = _in_range(p, inner)
+    operands = (target, _cast(fitted, target), *arrays)
+    attrs = {"axes": tuple(p.axes), "position": p.position}
+    dispatch.apply_into(OPS["gather_scatter"], operands, attrs, target)
 
 
 def _mismatch(value: Any, want: Sequence[Any]) -> ShapeError:
@@ -526,14 +573,8 @@ def _broadcast_index(arrays: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _write_masked(target: Any, mask: Any, axis: int, value: Any) -> None:
-    shape = _shape(value)
     covered = len(mask.shape)
     count = count_of(mask)
-    if covered == len(target.shape) and len(shape) > 1:
-        raise DTypeError(
-            "NumPy boolean array indexing assignment requires a 0 or 1-dimensional "
-            f"input, input has {len(shape)} dimensions"
-        )
     value = _selected_first(value, axis, covered, target.shape, count)
     target = _mask_first(target, mask, axis)
     rest = tuple(target.shape[covered:])
@@ -542,12 +583,16 @@ def _write_masked(target: Any, mask: Any, axis: int, value: Any) -> None:
         # every selected element gets the same value
         if len(have) > len(rest):
             value = _apply("squeeze", value, axis=(0,))
-        new = _where(mask, len(rest), value, target)
-    else:
-        if not _same_sizes(have[1:], rest):
-            value = _apply("broadcast_to", value, shape=(have[0], *rest))
-        new = _apply("mask_scatter", target, _cast(value, target), mask)
-    dispatch.write(target, new, kind="unsafe")
+        if rest:
+            after = tuple(range(covered, covered + len(rest)))
+            mask = _apply("expand_dims", mask, axis=after)
+        operands = (mask, _cast(value, target), target)
+        dispatch.apply_into(OPS["where"], operands, {}, target)
+        return
+    if not _same_sizes(have[1:], rest):
+        value = _apply("broadcast_to", value, shape=(have[0], *rest))
+    operands = (target, _cast(value, target), mask)
+    dispatch.apply_into(OPS["mask_scatter"], operands, {}, target)
 
 
 def _same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -582,10 +627,3 @@ def _selected_first(
         missing = tuple(range(1, 1 + axis - selected))
         fitted = _apply("expand_dims", fitted, axis=missing)
     return fitted
-
-
-def _where(mask: Any, extra: int, value: Any, target: Any) -> Any:
-    if extra:
-        ndim = len(mask.shape)
-        mask = _apply("expand_dims", mask, axis=tuple(range(ndim, ndim + extra)))
-    return _apply("where", mask, _cast(value, target), target)

@@ -55,16 +55,25 @@ def _collect(source: Any) -> dict[str, Any]:
 class Namespace(types.ModuleType):
     """A module with NumPy's names; unknown ones say what to do."""
 
+    _source: types.ModuleType = np
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        if hasattr(np, name):
+        source = type(self)._source
+        if hasattr(source, name):
             raise AttributeError(
-                f"{full}: numpy.{name} has no version for tensors; call it on "
+                f"{full}: {source.__name__}.{name} is not there for tensors; call it on "
                 "x.detach().numpy() if its gradient is not needed"
             )
         raise AttributeError(f"{full}: neither here nor in numpy")
+
+
+class LinalgNamespace(Namespace):
+    """A module with the names of numpy.linalg."""
+
+    _source = np.linalg
 
 
 def names() -> dict[str, Any]:
@@ -75,7 +84,7 @@ def names() -> dict[str, Any]:
     """
     found = {k: getattr(np, k) for k in (*_CONSTANTS, *_OTHERS, *_PLAIN)}
     found |= _collect(np)
-    linalg = Namespace("retrograde.numpy.linalg", "numpy.linalg for tensors.")
+    linalg = LinalgNamespace("retrograde.numpy.linalg", "numpy.linalg for tensors.")
     vars(linalg).update(_collect(np.linalg))
     linalg.LinAlgError = np.linalg.LinAlgError  # type: ignore[attr-defined]
     found["linalg"] = linalg

@@ -16,8 +16,7 @@ from ..passes import manager
 from ..passes.vjp import vjp
 from ..runtime import env
 
-OPTIMISE = ("simplify", "cse", "dce")
-LOWER = ("fuse", "reinplace")
+STAGES = (*manager.PIPELINES["optimize"], *manager.PIPELINES["lower"])
 
 
 def run_pass(f: Func, name: str) -> Func:
@@ -40,7 +39,7 @@ class Program:
     def optimised(self) -> Func:
         """Return the Func that code is generated from."""
         f = self.func
-        for name in (*OPTIMISE, *LOWER):
+        for name in STAGES:
             if name not in self.stages:
                 self.stages[name] = run_pass(f, name)
             f = self.stages[name]
@@ -51,7 +50,7 @@ class Program:
         """The compiled kernel."""
         if self._kernel is None:
             f = self.optimised()
-            self._kernel = _Interpreter(f) if env.interp() else codegen.build(f)
+            self._kernel = _Interpreter(f) if env.interp() else codegen.build(f, name=f.name)
         return self._kernel
 
     @property

@@ -19,8 +19,8 @@ FRAME_BUILTINS = {
     "vars": 1,
     "dir": 1,
     "super": 1,
-    "eval": 2,
-    "exec": 2,
+    "eval": 99,  # given None as globals it takes its caller's
+    "exec": 99,
     "breakpoint": 99,
 }
 NEED_WHOLE_FRAME = {"locals", "vars", "dir", "eval", "exec"}

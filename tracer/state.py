@@ -71,11 +71,10 @@ class Place:
         if kind == "attr":
             owner.__dict__[key] = value
         elif isinstance(owner, tuple):
-            items = list(owner)
+            items: list[Any] = list(owner)
             items[key] = value  # type: ignore[call-overload]
-            parent.set(
-                type(owner)(items) if type(owner) is tuple else owner._make(items)
-            )  # type: ignore[attr-defined]
+            make: Any = tuple if type(owner) is tuple else type(owner)._make  # type: ignore[attr-defined]
+            parent.set(make(items))
         else:
             owner[key] = value
 
@@ -260,8 +259,8 @@ class Swap:
             )
 
 
-def _items(x: Any) -> Sequence[Any]:
-    return list(x.values()) if isinstance(x, dict) else x  # type: ignore[no-any-return]
+def _items(x: list[Any] | dict[Any, Any]) -> list[Any]:
+    return list(x.values()) if isinstance(x, dict) else x
 
 
 def _is_traced(x: object) -> bool:

@@ -281,7 +281,7 @@ class OpNode(Node):
         op: Op,
         plan: OpPlan,
         positions: tuple[int, ...],
-        operands: tuple[Any, ...],
+        operands: Sequence[Any],
         out: Any,
         attrs: Mapping[str, Any],
     ) -> None:
@@ -342,7 +342,7 @@ class ViewNode(OpNode):
 
     @property
     def steps(self) -> tuple[ViewStep, ...]:
-        return (ViewStep(self.op, self.operands[1:], self.attrs),)
+        return (ViewStep(self.op, tuple(self.operands[1:]), self.attrs),)
 
     @property
     def outline(self) -> Outline:
@@ -544,9 +544,8 @@ def retain(node: Node, nr: int, t: _tensor.Tensor) -> None:
 
 def is_inexact(data: Any) -> bool:
     """Tell whether data can have a gradient."""
-    if isinstance(data, np.ndarray | np.generic):
-        return data.dtype.kind in "fc"
-    return isinstance(data, float | complex)
+    dtype = getattr(data, "dtype", None)
+    return dtype.kind in "fc" if dtype is not None else type(data) in (float, complex)
 
 
 def make_view(
@@ -589,27 +588,35 @@ def record_op(
     """Hang the node of an op on its result, if an operand requires a gradient."""
     tensor = _tensor.Tensor
     edges: list[Edge | None] = []
-    found = []
+    positions: tuple[int, ...] = ()
     for k, x in enumerate(operands):
-        edge = edge_of(x) if isinstance(x, tensor) else None
+        edge = None
+        if type(x) is tensor and (
+            x._node is not None or x._leaf or x._base is not None
+        ):
+            edge = edge_of(x)
         edges.append(edge)
         if edge is not None:
-            found.append(k)
-    if not found or not is_inexact(result._data):
+            positions = (*positions, k)
+    if not positions or not is_inexact(result._data):
         return
     plan = plan_of(op.name, len(data))
-    reads = plan.reads[found[0]]
-    for k in found[1:]:
-        reads |= plan.reads[k]
-    kept = tuple(
-        _kept(x, data[k], edges[k], k in reads, overwritten)
-        for k, x in enumerate(operands)
-    )
+    reads = plan.reads[positions[0]]
+    for k in positions[1:]:
+        reads = reads | plan.reads[k]
+    kept = []
+    for k, d in enumerate(data):
+        if isinstance(d, np.ndarray) and k not in reads:
+            kept.append(Outline(d))
+        elif edges[k] is None and not isinstance(d, np.ndarray):
+            kept.append(d)
+        else:
+            kept.append(_kept(operands[k], d, edges[k], k in reads, overwritten))
     node = plan.node(
-        tuple(edges[k] for k in found),  # type: ignore[misc]
+        tuple([e for e in edges if e is not None]),
         op,
         plan,
-        tuple(found),
+        positions,
         kept,
         None,
         attrs,

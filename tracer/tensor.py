@@ -53,6 +53,8 @@ def _binary(name: str) -> tuple[Callable[..., Any], ...]:
     """Return the operator, reflected operator and in-place operator of an op."""
 
     def forward(self: Tensor, other: Any) -> Any:
+        if type(other) is Tensor:
+            return dispatch.apply(OPS[name], (self, other))
         return _operate(OPS[name], self, other, other)
 
     def reflected(self: Tensor, other: Any) -> Any:
@@ -81,7 +83,7 @@ def _operate(op: Op, x: Any, y: Any, other: Any) -> Any:
 
 def _operand(x: Any) -> Any:
     """Return `x` as an operand of an operator, or NotImplemented."""
-    if isinstance(x, Tensor | int | float | complex | np.ndarray | np.generic | SymInt):
+    if isinstance(x, OPERANDS):
         return x
     if isinstance(x, list | tuple):
         return _part("functions.core").asarray(x)
@@ -199,7 +201,8 @@ class Tensor:
     @property
     def dtype(self) -> DType:
         """The NumPy dtype."""
-        return self.type.dtype
+        dtype: DType | None = getattr(self._data, "dtype", None)
+        return self.type.dtype if dtype is None else dtype
 
     def __repr__(self) -> str:
         if self._trace is not None:
@@ -520,23 +523,26 @@ class Tensor:
 
     def copy(self, order: str = "C") -> Tensor:
         """Return a copy in fresh memory; its gradient goes through."""
+        data = self._data
+        if order == "C" and isinstance(data, np.ndarray):
+            if not data.flags.c_contiguous:
+                return self.contiguous()
         result: Tensor = self._applied("copy")
         return result
 
     def clone(self) -> Tensor:
         """Return a copy in fresh memory; its gradient goes through."""
-        return self.copy()
+        result: Tensor = self._applied("copy")
+        return result
 
     def contiguous(self) -> Tensor:
         """Return this, or a copy if the memory is not in C order."""
         data = self._data
-        if isinstance(data, np.ndarray) and not data.flags.c_contiguous:
-            return (
-                of(np.ascontiguousarray(data))
-                if not self.requires_grad
-                else (self._applied("copy"))
-            )
-        return self
+        if not isinstance(data, np.ndarray) or data.flags.c_contiguous:
+            return self
+        flat = self._applied("reshape", shape=(data.size,))  # this has to copy
+        result: Tensor = flat._applied("reshape", shape=data.shape)
+        return result
 
     def _applied(self, name: str, *operands: Any, **attrs: Any) -> Any:
         return dispatch.apply(OPS[name], (self, *operands), attrs)
@@ -555,6 +561,15 @@ class Tensor:
         result._leaf = self._leaf
         memo[id(self)] = result
         return result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self.is_leaf:
+            raise GradientError(
+                "only leaves can be pickled",
+                location=user_location(),
+                hint="pickle x.detach()",
+            )
+        return _rebuild, (self._python("pickle", breaks=False), self._leaf)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """Return this converted to a dtype."""
@@ -703,9 +718,19 @@ for _method, _op in _IN_PLACE.items():
     setattr(Tensor, _method, _in_place(_op))
 
 
+OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic, SymInt)
+
+
 def of(data: Any) -> Tensor:
     """Return a tensor over data that nobody else writes: its memory is taken over."""
     return Tensor(data, Storage() if isinstance(data, np.ndarray) else None)
+
+
+def _rebuild(data: Any, requires_grad: bool) -> Tensor:
+    """Return a tensor from what was pickled."""
+    t = of(data)
+    t._leaf = requires_grad
+    return t
 
 
 def wrap(data: Any) -> Tensor:

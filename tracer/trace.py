@@ -51,7 +51,7 @@ class Trace:
     def __init__(self, parent: Trace | None = None, name: str = "f") -> None:
         self.parent = parent
         self.name = name
-        self.assumptions = parent.assumptions if parent else Assumptions()
+        self.assumptions: Assumptions = parent.assumptions if parent else Assumptions()
         self.builder = IRBuilder()
         self.params: list[Value] = []
         self.captured: dict[int, tuple[Any, Value]] = {}
@@ -157,10 +157,10 @@ class Trace:
             return x
         if isinstance(x, np.bool_):
             return bool(x)
-        if isinstance(x, np.generic):
-            return self._scalar(x)._value
-        if isinstance(x, np.ndarray):
-            return self._array(x)._value
+        if isinstance(x, np.generic | np.ndarray):
+            t = self._scalar(x) if isinstance(x, np.generic) else self._array(x)
+            value: Operand = t._value
+            return value
         if isinstance(x, Expr):
             return self.assumptions.resolve(x)
         raise UnsupportedError(
@@ -216,7 +216,7 @@ class Trace:
             },
         )
         self.captured[id(x)] = (x, out._value)
-        return out
+        return out  # type: ignore[no-any-return]
 
     def _scalar(self, x: np.generic) -> Tensor:
         key = (x.dtype, x.tobytes())
@@ -490,8 +490,8 @@ def with_symbols(f: Func) -> Func:
         for d in dims_of_node(node):
             used |= dims.symbols_of(d)
         for key in ("count", "index"):
-            d = node.attrs.get(key)
-            alone = dims.as_symbol(d) if isinstance(d, Expr) else None
+            attr = node.attrs.get(key)
+            alone = dims.as_symbol(attr) if isinstance(attr, Expr) else None
             if alone is not None:
                 defined.add(alone)
     for x in (*f.results, *f.facts.known):
@@ -518,7 +518,7 @@ def _like(
         return np.empty(shape, dtype)
     flags = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
     it = np.nditer(
-        [*arrays, None],
+        [*arrays, None],  # type: ignore[arg-type]
         flags=["zerosize_ok", "refs_ok"],
         op_flags=flags,  # type: ignore[arg-type]
         op_dtypes=[*(a.dtype for a in arrays), dtype],

@@ -235,4 +235,5 @@ def _one_by_one(ufunc: np.ufunc, x: Tensor, keys: Any, values: Sequence[Any]) ->
     ]
     for where in np.ndindex(places[0].shape):
         target = (*(int(p[where]) for p in places), ...)
-        x[target] = call(ufunc, (x[target], *(v[(*where, ...)] for v in operands)), {})
+        old = dispatch.apply(OPS["copy"], (x[target],))  # to be overwritten
+        x[target] = call(ufunc, (old, *(v[(*where, ...)] for v in operands)), {})

@@ -13,6 +13,7 @@ from ..ir.op import OPS
 from ..ir.ops.create import constant_attrs
 from ..runtime.storage import Storage
 from . import dispatch
+from .symbols import SymInt
 from .tensor import Tensor
 
 _TRANSFORMING: ContextVar[bool] = ContextVar("retrograde_transforming", default=False)
@@ -52,6 +53,15 @@ def has_tensor(x: object) -> bool:
     return isinstance(x, dict) and any(map(has_tensor, x.values()))
 
 
+def is_symbolic(x: Any) -> bool:
+    """Tell whether `x` is a Tensor or symbolic int, or a container that holds one."""
+    if isinstance(x, Tensor | SymInt):
+        return True
+    if isinstance(x, list | tuple):
+        return any(map(is_symbolic, x))
+    return isinstance(x, dict) and any(map(is_symbolic, x.values()))
+
+
 def is_traced(x: object) -> bool:
     """Tell whether the value of `x` is not known while Python runs."""
     return isinstance(x, Tensor) and x.is_traced
@@ -69,6 +79,11 @@ def is_scalar(x: Any) -> bool:
     if isinstance(x, Tensor):
         return x.type.scalar
     return not isinstance(x, np.ndarray)
+
+
+def constant(x: np.ndarray[Any, Any]) -> Any:
+    """Return a fresh array as an operand: a constant of the trace, if one is active."""
+    return x if dispatch.active_trace() is None else lift(x)
 
 
 def lift(x: np.ndarray[Any, Any]) -> Any:

@@ -540,7 +540,7 @@ def _as_strided(
         flat[offset:] if math.prod(shape) else flat[:0],
         shape,
         tuple(s * item for s in strides),
-        writeable=x.flags.writeable,
+        writeable=x.flags.writeable and x.flags.c_contiguous,  # never lose a write
     )
 
 

@@ -25,8 +25,10 @@ TREES = st.recursive(
 )
 LINEAR = st.recursive(
     LEAVES,
-    lambda t: st.tuples(st.sampled_from(["+", "-", "min", "max"]), t, t)
-    | st.tuples(st.just("//"), t, st.integers(1, 3)),
+    lambda t: (
+        st.tuples(st.sampled_from(["+", "-", "min", "max"]), t, t)
+        | st.tuples(st.just("//"), t, st.integers(1, 3))
+    ),
     max_leaves=5,
 )
 ENVS = st.fixed_dictionaries({name: st.integers(-5, 6) for name in NAMES})
@@ -147,7 +149,9 @@ def test_operators_of_expressions_match_the_functions() -> None:
     assert dims.evaluate(17 // n, {Symbol("n"): 5}) == 3
 
 
-@pytest.mark.parametrize("text", ["n +", "n / 2", "n ** 2", "f(n)", "n.x", "2.5", "'a'"])
+@pytest.mark.parametrize(
+    "text", ["n +", "n / 2", "n ** 2", "f(n)", "n.x", "2.5", "'a'"]
+)
 def test_what_is_not_a_dim_is_refused(text: str) -> None:
     with pytest.raises(IRError, match="is not a dim"):
         dims.parse_dim(text)

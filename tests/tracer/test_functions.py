@@ -184,6 +184,9 @@ add("ravel", A)
 add("ravel", A.T)
 add("ravel", A, "F")
 add("ravel", A.T, "K")
+add("ravel", C.transpose(1, 2, 0), "K")
+add("ravel", C.transpose(1, 0, 2), "A")
+add("reshape", A.T, (6, 2), order="A")
 add("ravel", A[:, :2])
 add("ravel", Z)
 add("transpose", A)
@@ -532,8 +535,111 @@ def test_function_gives_what_numpy_gives(
         got = FUNCTIONS[function](*lifted(mine), **kwargs)
     assert_same(want, got)
     for w, g in zip(arrays_in(want), arrays_in(got), strict=True):
-        alias = [
-            np.shares_memory(w, x) for x in arrays_in(theirs) if x.size and w.size
-        ]
+        alias = [np.shares_memory(w, x) for x in arrays_in(theirs) if x.size and w.size]
         ours = [np.shares_memory(g, x) for x in arrays_in(mine) if x.size and g.size]
         assert alias == ours, f"aliasing: NumPy {alias}, ours {ours}"
+
+
+# ---------------------------------------------------------------- gradients
+
+STEP = 1e-6
+PIECEWISE_CONSTANT = {"round", "fix", "count_nonzero", "sign"}
+
+
+def is_delicate(x: Any) -> bool:
+    """Tell what has no precise difference: float32, orders that follow the layout."""
+    return x is np.float32 or (isinstance(x, str) and x in ("A", "K"))
+
+
+SMOOTH = [
+    (name, args, kwargs)
+    for name, args, kwargs in CASES
+    if name not in PIECEWISE_CONSTANT
+    and not any(map(is_delicate, (*args, *kwargs.values())))
+    and not (name == "interp" and "left" in kwargs)  # jumps
+    and not (name == "median" and args[0] is N)
+    and not (name == "nan_to_num" and args[0].ndim == 1)
+]
+
+
+def float_leaves(x: Any) -> list[Any]:
+    """Return the float64 arrays among arguments."""
+    if isinstance(x, np.ndarray):
+        return [x] if x.dtype == np.float64 and x.size else []
+    if isinstance(x, list | tuple):
+        return [a for e in x for a in float_leaves(e)]
+    return []
+
+
+def moved(x: Any, by: dict[int, Any], step: float) -> Any:
+    """Return arguments with every float64 array moved along its direction."""
+    if id(x) in by:
+        return x + step * by[id(x)]
+    if isinstance(x, list | tuple):
+        return type(x)(moved(e, by, step) for e in x)
+    return x
+
+
+def with_leaves(x: Any, leaves: dict[int, Tensor]) -> Any:
+    if id(x) in leaves:
+        return leaves[id(x)]
+    if isinstance(x, list | tuple):
+        return type(x)(with_leaves(e, leaves) for e in x)
+    return x
+
+
+def float_results(x: Any) -> list[Any]:
+    if isinstance(x, list | tuple):
+        return [r for e in x for r in float_results(e)]
+    dtype = getattr(x, "dtype", None)
+    return [x] if dtype is not None and dtype.kind == "f" else []
+
+
+def loss(results: list[Any], cts: list[Any]) -> Any:
+    total: Any = 0.0
+    for r, ct in zip(results, cts, strict=True):
+        total = total + (r * ct).sum()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs"),
+    SMOOTH,
+    ids=[f"{n}-{c[0]}" for n, c in enumerate(SMOOTH)],
+)
+def test_gradient_is_that_of_central_differences(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    function = numpy_function(name)
+    rng = np.random.default_rng(3)
+    xs = {id(x): x for x in float_leaves(args)}
+    if name in ("interp", "searchsorted", "clip", "extract", "select", "sinc"):
+        xs = dict(list(xs.items())[:1])
+    directions = {
+        k: np.where(np.isfinite(x), rng.normal(size=x.shape), 0.0)
+        for k, x in xs.items()
+    }
+    leaves = {k: tensor(x, requires_grad=True) for k, x in xs.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = float_results(function(*args, **kwargs))
+        results = float_results(
+            FUNCTIONS[function](*with_leaves(args, leaves), **kwargs)
+        )
+        results = [r for r in results if isinstance(r, Tensor)]
+        if not leaves or not results or not any(r.requires_grad for r in results):
+            if name in ("sum", "mean", "reshape", "concatenate", "einsum", "matmul"):
+                assert not leaves or not wanted, "a gradient is lost"
+            return
+        cts = [rng.normal(size=np.shape(w)) for w in wanted]
+        loss(results, cts).backward()
+        ends = [
+            loss(float_results(function(*moved(args, directions, h), **kwargs)), cts)
+            for h in (STEP, -STEP)
+        ]
+    want = (ends[0] - ends[1]) / (2 * STEP)
+    got = 0.0
+    for k, leaf in leaves.items():
+        if leaf.grad is not None:
+            got += float(np.nansum(np.asarray(leaf.grad.detach()) * directions[k]))
+    assert got == pytest.approx(want, rel=2e-6, abs=2e-7)

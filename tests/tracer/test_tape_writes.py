@@ -251,6 +251,18 @@ def test_rows_of_an_iteration_may_be_written() -> None:
     assert grad(a) == [[2, 2], [2, 2]]
 
 
+def test_outputs_of_split_may_be_written() -> None:
+    a = leaf(1, 1, 1, 1)
+    b = a * 1
+    u = np.split(b, 2)
+    u[0].mul_(2)
+    u[0][0:1].mul_(2)
+    b.mul_(2)
+    assert name(u[0]) == "AsStridedBackward0"
+    (u[0].sum() + 10 * u[1].sum()).backward()
+    assert grad(a) == [8, 4, 20, 20]
+
+
 def test_a_write_of_a_constant_cuts_the_part_off() -> None:
     a = leaf(1, 2, 3)
     b = a * 2

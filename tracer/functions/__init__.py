@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.op import OPS, Op
-from ..symbols import SymInt
-from ..values import inside_transform, is_tensor
+from ..values import inside_transform, is_symbolic
 from . import (  # noqa: F401
     choice,
     create,
@@ -24,7 +23,10 @@ from . import (  # noqa: F401
     elementwise,
     join,
     linalg,
+    nans,
+    quantiles,
     reduce,
+    scans,
     shapes,
 )
 from .builtins import BUILTINS
@@ -33,15 +35,6 @@ from .core import CREATION, FUNCTIONS, AxisError
 UFUNCS: dict[np.ufunc, Op] = {
     op.eager: op for op in OPS.values() if isinstance(op.eager, np.ufunc)
 }
-
-
-def is_symbolic(x: Any) -> bool:
-    """Tell whether `x` is a Tensor or symbolic int, or a container that holds one."""
-    if is_tensor(x) or isinstance(x, SymInt):
-        return True
-    if isinstance(x, list | tuple):
-        return any(map(is_symbolic, x))
-    return isinstance(x, dict) and any(map(is_symbolic, x.values()))
 
 
 def _where_symbolic(

@@ -216,37 +216,45 @@ def isinstance_(x: Any, classes: Any, /) -> bool:
 
 # ---------------------------------------------------------------- math
 
-_MATH_OPS: dict[str, str] = {
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "asin": "arcsin",
-    "acos": "arccos",
-    "atan": "arctan",
-    "atan2": "arctan2",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh",
-    "asinh": "arcsinh",
-    "acosh": "arccosh",
-    "atanh": "arctanh",
-    "exp": "exp",
-    "exp2": "exp2",
-    "expm1": "expm1",
-    "log2": "log2",
-    "log10": "log10",
-    "log1p": "log1p",
-    "sqrt": "sqrt",
-    "cbrt": "cbrt",
-    "pow": "power",
-    "fabs": "absolute",
-    "fmod": "fmod",
-    "copysign": "copysign",
-    "radians": "deg2rad",
-    "degrees": "rad2deg",
+_MATH_OPS: dict[Callable[..., Any], str] = {
+    math.sin: "sin",
+    math.cos: "cos",
+    math.tan: "tan",
+    math.asin: "arcsin",
+    math.acos: "arccos",
+    math.atan: "arctan",
+    math.atan2: "arctan2",
+    math.sinh: "sinh",
+    math.cosh: "cosh",
+    math.tanh: "tanh",
+    math.asinh: "arcsinh",
+    math.acosh: "arccosh",
+    math.atanh: "arctanh",
+    math.exp: "exp",
+    math.exp2: "exp2",
+    math.expm1: "expm1",
+    math.log2: "log2",
+    math.log10: "log10",
+    math.log1p: "log1p",
+    math.sqrt: "sqrt",
+    math.cbrt: "cbrt",
+    math.pow: "power",
+    math.fabs: "absolute",
+    math.fmod: "fmod",
+    math.copysign: "copysign",
+    math.radians: "deg2rad",
+    math.degrees: "rad2deg",
 }
-_MATH_INTS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc"}
-_MATH_TESTS = {"isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite"}
+_MATH_INTS: dict[Callable[..., Any], str] = {
+    math.floor: "floor",
+    math.ceil: "ceil",
+    math.trunc: "trunc",
+}
+_MATH_TESTS: dict[Callable[..., Any], str] = {
+    math.isnan: "isnan",
+    math.isinf: "isinf",
+    math.isfinite: "isfinite",
+}
 
 
 def _as_float(x: Any) -> Any:
@@ -257,35 +265,33 @@ def _as_float(x: Any) -> Any:
     return x if isinstance(x, SymInt) else float(x)
 
 
-def _math(name: str, op: str) -> None:
-    original = getattr(math, name)
-
+def _math(original: Callable[..., Any], op: str) -> None:
     def replacement(*args: Any) -> Any:
         return apply("number", apply(op, *map(_as_float, args)))
 
     _known_or(original)(replacement)
 
 
-def _math_int(name: str, op: str) -> None:
+def _math_int(original: Callable[..., Any], op: str) -> None:
     def replacement(x: Any) -> Any:
         return int_(apply(op, _as_float(x)))
 
-    _known_or(getattr(math, name))(replacement)
+    _known_or(original)(replacement)
 
 
-def _math_test(name: str, op: str) -> None:
+def _math_test(original: Callable[..., Any], op: str) -> None:
     def replacement(x: Any) -> Any:
         return bool_(apply(op, _as_float(x)))
 
-    _known_or(getattr(math, name))(replacement)
+    _known_or(original)(replacement)
 
 
-for _name, _op in _MATH_OPS.items():
-    _math(_name, _op)
-for _name, _op in _MATH_INTS.items():
-    _math_int(_name, _op)
-for _name, _op in _MATH_TESTS.items():
-    _math_test(_name, _op)
+for _original, _op in _MATH_OPS.items():
+    _math(_original, _op)
+for _original, _op in _MATH_INTS.items():
+    _math_int(_original, _op)
+for _original, _op in _MATH_TESTS.items():
+    _math_test(_original, _op)
 
 
 @_known_or(math.log)

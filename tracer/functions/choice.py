@@ -129,10 +129,13 @@ def compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
     if axis is None:
         x, axis = flat(x), 0
     k = axis_index(axis, len(x.shape))
-    mask = _must_be_known(asarray(condition), "compress")
-    if mask.ndim != 1:
+    mask = cast(asarray(condition), np.bool_)
+    if len(mask.shape) != 1:
         raise ShapeError("condition must be a 1-d array")
-    return finish(getitem(x, (*_along(k), np.flatnonzero(mask))), out)
+    if mask.shape[0] != x.shape[k]:
+        x = getitem(x, (*_along(k), slice(0, mask.shape[0])))
+        mask = getitem(mask, slice(0, x.shape[k]))
+    return finish(getitem(x, (*_along(k), mask)), out)
 
 
 @implements(np.extract)
@@ -153,7 +156,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     else:
         known = concrete(index)
         if known is None:
-            raise unsupported("choose: computed indices with mode='raise'", "use 'clip'")
+            raise unsupported("choose: computed indices", "mode='raise' needs them")
         if ((known < 0) | (known >= n)).any():
             raise ShapeError("invalid entry in choice array")
     r = parts[-1]
@@ -198,20 +201,32 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
 @implements(np.nonzero)
 def nonzero(a: Any) -> Any:
-    values = _must_be_known(asarray(a), "nonzero")
-    if not values.ndim:
+    x = asarray(a)
+    if not x.shape:
         raise ShapeError("Calling nonzero on 0d arrays is not allowed.")
-    return tuple(map(lift, values.nonzero()))
+    values = concrete(x)
+    if values is not None:
+        return tuple(map(lift, values.nonzero()))
+    places = flatnonzero(x)
+    return unravel_index(places, x.shape) if len(x.shape) > 1 else (places,)
 
 
 @implements(np.flatnonzero)
 def flatnonzero(a: Any) -> Any:
-    return lift(np.flatnonzero(_must_be_known(asarray(a), "flatnonzero")))
+    x = flat(asarray(a))
+    values = concrete(x)
+    if values is not None:
+        return lift(np.flatnonzero(values))
+    return getitem(apply("arange", size=x.shape[0]), cast(x, np.bool_))
 
 
 @implements(np.argwhere)
 def argwhere(a: Any) -> Any:
-    return lift(np.argwhere(_must_be_known(asarray(a), "argwhere")))
+    from .join import stack
+
+    x = asarray(a)
+    values = concrete(x)
+    return lift(np.argwhere(values)) if values is not None else stack(nonzero(x), 1)
 
 
 @implements(np.unravel_index)
@@ -232,7 +247,7 @@ def ravel_multi_index(
     multi_index: Any, dims: Any, mode: str = "raise", order: str = "C"
 ) -> Any:
     if mode != "raise" or order != "C":
-        raise unsupported("ravel_multi_index: mode or order", "the defaults have a rule")
+        raise unsupported("ravel_multi_index: mode or order", "no rule")
     total: Any = 0
     for k, d in zip(multi_index, dims, strict=True):
         total = apply("add", apply("multiply", total, d), operand(k))
@@ -247,27 +262,30 @@ def ix_(*args: Any) -> Any:
         if len(x.shape) != 1:
             raise ShapeError("Cross index must be 1 dimensional")
         if x.dtype == np.bool_:
-            x = lift(np.flatnonzero(_must_be_known(x, "ix_")))
+            x = flatnonzero(x)
         others = tuple(j for j in range(len(args)) if j != k)
         out.append(apply("expand_dims", x, axis=others) if others else x)
     return tuple(out)
 
 
-def _index_grid(n: Any, m: Any, k: int, upper: bool) -> tuple[Any, Any]:
-    known = np.triu_indices(int(n), k, int(m)) if upper else np.tril_indices(
-        int(n), k, int(m)
+def _index_grid(shape: Any, k: int, upper: bool) -> tuple[Any, Any]:
+    n, m = shape
+    known = (
+        np.triu_indices(int(n), k, int(m))
+        if upper
+        else np.tril_indices(int(n), k, int(m))
     )
     return lift(known[0]), lift(known[1])
 
 
 @implements(np.tril_indices_from)
 def tril_indices_from(arr: Any, k: int = 0) -> Any:
-    return _index_grid(*arr.shape, k, False)
+    return _index_grid(arr.shape, k, False)
 
 
 @implements(np.triu_indices_from)
 def triu_indices_from(arr: Any, k: int = 0) -> Any:
-    return _index_grid(*arr.shape, k, True)
+    return _index_grid(arr.shape, k, True)
 
 
 @implements(np.diag_indices_from)
@@ -455,10 +473,21 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
 
 @implements(np.digitize)
 def digitize(x: Any, bins: Any, right: bool = False) -> Any:
-    edges = _must_be_known(asarray(bins), "digitize")
-    if edges.size > 1 and edges[0] > edges[-1]:
-        raise unsupported("digitize: decreasing bins", "increasing bins have a rule")
-    return searchsorted(bins, x, "left" if right else "right")
+    edges = asarray(bins)
+    known = concrete(edges)
+    rises = searchsorted(edges, x, "left" if right else "right")
+    if known is not None and (known[:-1] <= known[1:]).all():
+        return rises
+    n = edges.shape[0]
+    back = apply("flip", edges, axis=(0,))
+    falls = apply("subtract", n, searchsorted(back, x, "right" if right else "left"))
+    if known is not None:
+        if (known[:-1] >= known[1:]).all():
+            return falls
+        raise ShapeError("bins must be monotonically increasing or decreasing")
+    ends = (apply("select", edges, k, axis=0) for k in (0, n - 1))
+    r = apply("where", apply("less_equal", *ends), rises, falls)
+    return r if shape_of(r) else apply("item", r)
 
 
 @implements(np.bincount)
@@ -485,7 +514,15 @@ def _refuse(function: Any, why: str) -> None:
     implements(function)(refused)
 
 
-for _function in (np.unique, np.intersect1d, np.union1d, np.setdiff1d, np.isin):
+_SETS: tuple[Any, ...] = (
+    np.unique,
+    np.intersect1d,
+    np.union1d,
+    np.setdiff1d,
+    np.isin,
+)
+for _function in _SETS:
     _refuse(_function, "sets of values have no derivative")
-for _function in (np.apply_along_axis, np.apply_over_axes):
+_APPLIED: tuple[Any, ...] = (np.apply_along_axis, np.apply_over_axes)
+for _function in _APPLIED:
     _refuse(_function, "write the loop: it is compiled")

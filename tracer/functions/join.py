@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...ir.errors import ShapeError
+from ...ir.errors import IndexRangeError, ShapeError
 from ..index import getitem
 from ..symbols import is_int
 from ..values import concrete
@@ -17,6 +18,7 @@ from .core import (
     asarray,
     axis_index,
     cast,
+    constant,
     finish,
     implements,
     product,
@@ -85,7 +87,8 @@ def stack(
         raise ShapeError("need at least one array to stack")
     ndim = len(xs[0].shape)
     if any(
-        len(x.shape) != ndim or any(d != e for d, e in zip(x.shape, xs[0].shape, strict=True))
+        len(x.shape) != ndim
+        or any(d != e for d, e in zip(x.shape, xs[0].shape, strict=True))
         for x in xs
     ):
         raise ShapeError("all input arrays must have the same shape")
@@ -162,10 +165,7 @@ def _block(x: Any, level: int, depth: int, ndim: int) -> Any:
 def _cut(x: Any, points: Sequence[Any], k: int) -> list[Any]:
     before = (slice(None),) * k
     edges = [None, *points, None]
-    return [
-        getitem(x, (*before, slice(a, b)))
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [getitem(x, (*before, slice(a, b))) for a, b in itertools.pairwise(edges)]
 
 
 @implements(np.array_split)
@@ -265,10 +265,11 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
         counts = concrete(repeats)
         if counts is None:
             raise unsupported(
-                "repeat: the counts are computed", "the size of the result depends on them"
+                "repeat: the counts are computed",
+                "the size of the result depends on them",
             )
         if counts.size != 1:
-            where = np.repeat(np.arange(int(n)), counts)
+            where = constant(np.repeat(np.arange(int(n)), counts))
             return apply("gather", x, where, axes=(k,), position=k)
         times = int(counts.ravel()[0])
     if isinstance(times, int) and times < 0:
@@ -332,9 +333,7 @@ def _pad_constant(x: Any, widths: list[tuple[Any, Any]], values: Any) -> Any:
         raise unsupported("pad: constant_values differ by side", "one value has a rule")
     shape = tuple(a + d + b for d, (a, b) in zip(x.shape, widths, strict=True))
     out = full(shape, values, x.dtype)
-    inner = tuple(
-        slice(a, a + d) for d, (a, _) in zip(x.shape, widths, strict=True)
-    )
+    inner = tuple(slice(a, a + d) for d, (a, _) in zip(x.shape, widths, strict=True))
     dispatch.write(getitem(out, inner) if inner else out, x)
     return out
 
@@ -371,13 +370,16 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Any:
             )
         before = (slice(None),) * k
         return concatenate(
-            [getitem(x, (*before, slice(0, at))), getitem(x, (*before, slice(at + 1, n)))],
+            [
+                getitem(x, (*before, slice(0, at))),
+                getitem(x, (*before, slice(at + 1, n))),
+            ],
             k,
         )
     if not isinstance(obj, slice) and concrete(obj) is None:
-        raise unsupported("delete: computed indices", "the result's size depends on them")
+        raise unsupported("delete: computed indices", "the size is open")
     index = obj if isinstance(obj, slice) else np.asarray(concrete(obj))
-    kept = np.delete(np.arange(int(n)), index)
+    kept = constant(np.delete(np.arange(int(n)), index))
     return apply("gather", x, kept, axes=(k,), position=k)
 
 
@@ -392,7 +394,9 @@ def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     n = x.shape[k]
     at = obj + n if obj < 0 else obj
     if not 0 <= at <= n:
-        raise IndexRangeError(f"index {obj} is out of bounds for axis {k} with size {n}")
+        raise IndexRangeError(
+            f"index {obj} is out of bounds for axis {k} with size {n}"
+        )
     new = cast(asarray(values), x.dtype)
     rest = (*x.shape[:k], *x.shape[k + 1 :])
     if len(shape_of(new)) < len(x.shape):
@@ -409,5 +413,3 @@ def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
         ],
         k,
     )
-
-

@@ -115,9 +115,7 @@ def _matrix(x: Any, rows: Sequence[int], columns: Sequence[int]) -> Any:
     if len(rows) == len(columns) == 1:
         return x
     cut = len(rows)
-    return apply(
-        "reshape", x, shape=(product(x.shape[:cut]), product(x.shape[cut:]))
-    )
+    return apply("reshape", x, shape=(product(x.shape[:cut]), product(x.shape[cut:])))
 
 
 @implements(np.linalg.matmul)
@@ -262,7 +260,7 @@ def _matrix_norm(x: Any, order: Any, axes: tuple[int, ...], keepdims: bool) -> A
     row, column = axes
     if order in (None, "fro", "f"):
         return apply("sqrt", sum_(apply("multiply", x, x), axes, keepdims=keepdims))
-    pick = {1: (row, column, max_), -1: (row, column, min_)}
+    pick: dict[Any, Any] = {1: (row, column, max_), -1: (row, column, min_)}
     pick |= {np.inf: (column, row, max_), -np.inf: (column, row, min_)}
     if order not in pick:
         raise unsupported(
@@ -372,5 +370,3 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
         term = apply("multiply", part, apply("select", y, k, axis=0))
         total = term if total is None else apply("add", total, term)
     return total
-
-

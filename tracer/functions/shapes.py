@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.errors import ShapeError
+from ...ir.errors import DTypeError, ShapeError
 from .. import dispatch
 from ..index import alias
 from ..symbols import SymInt, is_int
+from ..values import is_tensor, is_traced
 from .core import (
     all_axes,
     apply,
@@ -79,16 +80,32 @@ def reshape(
     return apply("reshape", x, shape=want)
 
 
+def _laid_out(x: Any) -> Any:
+    """Return an ndarray with the layout of `x`; a trace notes that it was read."""
+    if not is_tensor(x):
+        return x
+    if is_traced(x):
+        return x._trace.layout(x._value)
+    return x._data
+
+
 def _is_fortran(x: Any) -> bool:
-    flags = getattr(getattr(x, "_data", x), "flags", None)
-    return flags is not None and flags.fnc
+    flags = getattr(_laid_out(x), "flags", None)
+    return flags is not None and bool(flags.fnc)
+
+
+def _in_memory_order(x: Any) -> Any:
+    """Return a view of `x` whose axes go from the longest stride to the shortest."""
+    strides = [abs(s) for s in getattr(_laid_out(x), "strides", ())]
+    order = sorted(range(len(strides)), key=lambda k: -strides[k])
+    return permuted(x, order) if order != list(range(len(order))) else x
 
 
 @implements(np.ravel)
 def ravel(a: Any, order: str = "C") -> Any:
     x = asarray(a)
     if order == "K":
-        order = "A"
+        x, order = _in_memory_order(x), "C"
     return reshape(x, (product(x.shape),), order)
 
 
@@ -118,8 +135,7 @@ def matrix_transpose(x: Any, /) -> Any:
     ndim = len(x.shape)
     if ndim < 2:
         raise ShapeError(
-            "Input array must be at least 2-dimensional, but it is "
-            f"{ndim}-dimensional"
+            f"Input array must be at least 2-dimensional, but it is {ndim}-dimensional"
         )
     return permuted(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
@@ -195,7 +211,9 @@ def _wide1(x: Any) -> Any:
 
 def _wide2(x: Any) -> Any:
     ndim = len(x.shape)
-    return x if ndim >= 2 else apply("expand_dims", x, axis=(0, 1) if not ndim else (0,))
+    return (
+        x if ndim >= 2 else apply("expand_dims", x, axis=(0, 1) if not ndim else (0,))
+    )
 
 
 def _wide3(x: Any) -> Any:
@@ -312,9 +330,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
 
     x = asarray(a)
     if axis is None:
-        return apply(
-            "reshape", roll(ravel(x), shift, 0), shape=tuple(x.shape)
-        )
+        return apply("reshape", roll(ravel(x), shift, 0), shape=tuple(x.shape))
     axes = [axis_index(k, len(x.shape)) for k in _as_list(axis)]
     shifts = _as_list(shift)
     if len(axes) != len(shifts):
@@ -416,13 +432,13 @@ def triangle(n: Any, m: Any, k: int) -> Any:
 @implements(np.tril)
 def tril(m: Any, k: int = 0) -> Any:
     x = _matrix(m)
-    return apply("where", triangle(*x.shape[-2:], k), x, _zero(x))
+    return apply("where", triangle(x.shape[-2], x.shape[-1], k), x, _zero(x))
 
 
 @implements(np.triu)
 def triu(m: Any, k: int = 0) -> Any:
     x = _matrix(m)
-    return apply("where", triangle(*x.shape[-2:], k - 1), _zero(x), x)
+    return apply("where", triangle(x.shape[-2], x.shape[-1], k - 1), _zero(x), x)
 
 
 def _matrix(m: Any) -> Any:
@@ -478,10 +494,10 @@ def _data(x: Any) -> Any:
 
 
 @implements(np.shares_memory)
-def shares_memory(a: Any, b: Any, /, max_work: int = -1) -> bool:
+def shares_memory(a: Any, b: Any, /, max_work: Any = -1) -> bool:
     return np.shares_memory(_data(a), _data(b), max_work)
 
 
 @implements(np.may_share_memory)
-def may_share_memory(a: Any, b: Any, /, max_work: int = 0) -> bool:
+def may_share_memory(a: Any, b: Any, /, max_work: Any = 0) -> bool:
     return np.may_share_memory(_data(a), _data(b), max_work)

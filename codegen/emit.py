@@ -1,0 +1,388 @@
+"""Print a program of nests as Python source for Numba.
+
+One function `entry`: pointers of all buffers first, then the statements. It returns 0,
+or the number of the check that failed; results that are no arrays of the caller follow
+it in a tuple. Every literal has its dtype: float32 kernels compute in float32.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..ir import dims
+from ..ir.dims import Call as DimCall
+from ..ir.dims import Dim, Expr, Symbol
+from ..ir.types import BOOL, F64, I64, DType
+from .nests import (
+    Allocate,
+    Apply,
+    At,
+    Bind,
+    Buffer,
+    Call,
+    Cast,
+    Check,
+    Fill,
+    If,
+    Let,
+    Lit,
+    Load,
+    Loop,
+    Move,
+    Program,
+    Reg,
+    Scalar,
+    Set,
+    Statement,
+    Store,
+    While,
+)
+
+SCALARS = {"abs": "absolute"}  # templates that bear a builtin's name
+_CALL = re.compile(r"\b([a-z_]\w*)\(")
+_FLOAT = re.compile(r"(?<![\w.])\d+\.\d+(?:e[-+]?\d+)?")
+MEMORY = "address cast convert copy fill load offset pointer reassoc_add size store"
+ALIGN = 64  # bytes, of every buffer in the arena
+
+HEADER = (
+    f"from retrograde.runtime.memory import {', '.join(MEMORY.split())}",
+    "from numpy import bool_, empty, float32, float64, int8, int16, int32, int64",
+    "from numpy import uint8, uint16, uint32, uint64",
+    "from numpy import inf, nan",
+)
+
+
+def type_name(dtype: DType) -> str:
+    """Return the name that generated code has for a dtype."""
+    return "bool_" if dtype == BOOL else dtype.name
+
+
+def name_of(s: Symbol) -> str:
+    """Return the variable that holds a symbol."""
+    return s.name[1:] if s.name.startswith("_") else f"n_{s.name}"
+
+
+def dim_text(d: Dim) -> str:
+    """Print a dim as an expression of int64 variables.
+
+    >>> dim_text(2 * dims.symbol("n") - 1)
+    '2*n_n - 1'
+    """
+    if isinstance(d, int):
+        return str(d)
+    out = ""
+    for monomial, coefficient in d.terms:
+        factors = [_atom(a) for a in monomial]
+        size = abs(coefficient)
+        if size != 1 or not factors:
+            factors.insert(0, str(size))
+        text = "*".join(factors)
+        if out:
+            out += f" - {text}" if coefficient < 0 else f" + {text}"
+        else:
+            out = f"-{text}" if coefficient < 0 else text
+    return out
+
+
+def _atom(a: Any) -> str:
+    if isinstance(a, Symbol):
+        return name_of(a)
+    assert isinstance(a, DimCall)
+    args = [dim_text(x) for x in a.args]
+    if a.kind == "floordiv":
+        return f"(({args[0]})//({args[1]}))"
+    text = args[0]
+    for x in args[1:]:
+        text = f"{a.kind}({text}, {x})"
+    return text
+
+
+class Emitter:
+    """Prints one program; collects the names and constants that the module needs."""
+
+    def __init__(self, p: Program) -> None:
+        self.p = p
+        self.functions: dict[str, str] = {}  # name in the source -> module
+        self.constants: dict[tuple[str, str], str] = {}
+        self.total = max(p.scopes, 1)
+        self.failed = "return %d"
+        self.uses_blas = False
+
+    def source(self) -> str:
+        """Return the whole module."""
+        extra = self.returned()
+        if extra:
+            zeros = [self.zero(x) for x in extra]
+            self.failed = f"return %d, {', '.join(zeros)}"
+        lines = list(self.lines(self.p.body, "    "))
+        head = list(self.head())
+        tail = [f"    {x}" for x in self.kept()]
+        done = "    return 0"
+        if extra:
+            done += ", " + ", ".join(x.name for x in extra)
+        imports = [
+            f"from retrograde.runtime.{module} import {name}"
+            for name, module in sorted(self.functions.items())
+        ]
+        constants = [f"{c} = {t}({v})" for (t, v), c in self.constants.items()]
+        body = [f"def entry({', '.join(self.arguments())}):", *head, *lines, *tail, done]
+        return "\n".join([*HEADER, *imports, *constants, "", *body, ""])
+
+    def returned(self) -> list[Reg | Buffer]:
+        """Return what leaves by the return value: registers and local arrays."""
+        found: list[Reg | Buffer] = []
+        for r in self.p.results:
+            local = isinstance(r.what, Buffer) and r.what.place == "local"
+            if isinstance(r.what, Reg) or local:
+                found.append(r.what)
+        found += [Reg(name_of(s), I64) for s in late_symbols(self.p)]
+        return found
+
+    def zero(self, x: Reg | Buffer) -> str:
+        if isinstance(x, Buffer):
+            return f"empty(0, {type_name(x.dtype)})"
+        return self.literal(np.zeros((), x.dtype).item(), x.dtype)
+
+    def arguments(self) -> list[str]:
+        p = self.p
+        names = [x.name for x in p.params]
+        names += [name_of(s) for s in p.symbols]
+        names += [b.name for b in p.buffers if b.place == "result"]
+        names += [b.name for b, _ in p.constants]
+        if any(b.place == "arena" for b in p.buffers):
+            names.append("arena")
+        return names
+
+    def head(self) -> Iterator[str]:
+        for s, k, axis in self.p.sizes:
+            yield f"    {name_of(s)} = size(a{k}, {axis})"
+        for b in self.p.buffers:
+            if b.place in ("param", "result", "constant"):
+                yield f"    p_{b.name} = pointer({b.name})"
+        slots = arena_slots(self.p)
+        if slots:
+            yield "    p_arena = pointer(arena)"
+            yield "    q = 0"
+        for size, buffers in slots:
+            for b in buffers:
+                where = f"cast(offset(p_arena, q), {type_name(b.dtype)})"
+                yield f"    p_{b.name} = {where}"
+            yield f"    q += {dim_text(size)}"
+
+    def kept(self) -> Iterator[str]:
+        """Use local arrays once more, so that they live until here."""
+        for b in self.p.buffers:
+            if b.place == "local":
+                yield f"size({b.name}, 0)"
+
+    # Statements -------------------------------------------------------------------
+
+    def lines(self, body: list[Statement], indent: str) -> Iterator[str]:
+        for s in body:
+            yield from self.statement(s, indent)
+
+    def statement(self, s: Statement, indent: str) -> Iterator[str]:
+        match s:
+            case Let():
+                yield f"{indent}{s.name} = {self.scalar(s.value)}"
+            case Set(plus=True):
+                yield (
+                    f"{indent}{s.name} = reassoc_add({s.name}, {self.scalar(s.value)})"
+                )
+            case Set():
+                yield f"{indent}{s.name} = {self.scalar(s.value)}"
+            case Bind():
+                yield f"{indent}{name_of(s.symbol)} = {self.scalar(s.value)}"
+            case Store():
+                where = f"p_{s.buffer.name}, {dim_text(s.offset)}"
+                yield (
+                    f"{indent}store({where}, {self.scalar(s.value)}, "
+                    f"{s.buffer.scope}, {self.total})"
+                )
+            case Loop():
+                yield from self.loop(s, indent)
+            case While():
+                yield f"{indent}while True:"
+                yield from self.lines(s.test, indent + "    ")
+                yield f"{indent}    if not {self.scalar(s.condition)}:"
+                yield f"{indent}        break"
+                yield from self.lines(s.body, indent + "    ")
+            case If():
+                yield f"{indent}if {self.scalar(s.condition)}:"
+                yield from self.lines(s.then, indent + "    ")
+                if not s.then:
+                    yield f"{indent}    pass"
+                if s.orelse:
+                    yield f"{indent}else:"
+                    yield from self.lines(s.orelse, indent + "    ")
+            case Check():
+                yield f"{indent}if {self.scalar(s.bad)}:"
+                yield f"{indent}    {self.failed % s.code}"
+            case Move():
+                yield (
+                    f"{indent}copy(p_{s.target.name}, {dim_text(s.target_offset)}, "
+                    f"p_{s.source.name}, {dim_text(s.source_offset)}, "
+                    f"{dim_text(s.size)})"
+                )
+            case Fill():
+                yield (
+                    f"{indent}fill(p_{s.buffer.name}, {dim_text(s.offset)}, "
+                    f"{dim_text(s.size)}, {self.scalar(s.value)})"
+                )
+            case Allocate():
+                b = s.buffer
+                yield f"{indent}{b.name} = empty({dim_text(b.size)}, {type_name(b.dtype)})"
+                yield f"{indent}p_{b.name} = pointer({b.name})"
+            case Call():
+                left = f"{s.result} = " if s.result else ""
+                yield f"{indent}{left}{self.call(s)}"
+
+    def loop(self, s: Loop, indent: str) -> Iterator[str]:
+        i = name_of(s.index)
+        deeper = indent + "    "
+        if s.block:
+            stop = dim_text(s.stop)
+            yield f"{indent}for {i}b in range(0, {stop}, {s.block}):"
+            yield from self.lines(s.opening, deeper)
+            yield f"{deeper}for {i} in range({i}b, min({i}b + {s.block}, {stop})):"
+            yield from self.lines(s.body, deeper + "    ")
+            yield from self.lines(s.closing, deeper)
+            return
+        bounds = [dim_text(s.start), dim_text(s.stop)]
+        if s.step != 1:
+            bounds.append(dim_text(s.step))
+        elif s.start == 0:
+            bounds = bounds[1:]
+        yield f"{indent}for {i} in range({', '.join(bounds)}):"
+        yield from self.lines(s.body, deeper)
+        if not s.body:
+            yield f"{deeper}pass"
+
+    def call(self, s: Call) -> str:
+        module, _, name = s.function.partition(".")
+        self.functions[name] = module
+        self.uses_blas = self.uses_blas or module == "blas"
+        args = []
+        for a in s.args:
+            match a:
+                case (Buffer() as b, where):
+                    p = f"p_{b.name}"
+                    args.append(p if where == 0 else f"offset({p}, {dim_text(where)})")
+                case bool():
+                    args.append(str(a))
+                case Reg() | Lit():
+                    args.append(self.scalar(a))
+                case int() | Expr():
+                    args.append(dim_text(a))
+        return f"{name}({', '.join(args)})"
+
+    # Scalars ----------------------------------------------------------------------
+
+    def scalar(self, x: Scalar) -> str:
+        match x:
+            case Reg():
+                return x.name
+            case Lit():
+                return self.literal(x.value, x.dtype)
+            case At():
+                text = dim_text(x.dim)
+                return f"({text})" if isinstance(x.dim, Expr) else text
+            case Load():
+                b = x.buffer
+                where = dim_text(x.offset)
+                return f"load(p_{b.name}, {where}, {b.scope}, {self.total})"
+            case Cast():
+                inner = self.scalar(x.arg)
+                if x.dtype == BOOL and x.arg.dtype.kind != "b":
+                    zero = self.literal(0, x.arg.dtype)
+                    return f"({inner} != {zero})"
+                return f"convert({inner}, {type_name(x.dtype)})"
+            case Apply():
+                return self.apply(x)
+
+    def literal(self, value: Any, dtype: DType) -> str:
+        if dtype in (I64, BOOL):
+            text = repr(value)
+        else:
+            text = repr(float(value)) if dtype.kind == "f" else repr(int(value))
+        if dtype in (I64, F64, BOOL):
+            if dtype == F64 and not math.isfinite(value):
+                return f"({text})"
+            return f"({text})" if text.startswith("-") else text
+        key = (type_name(dtype), text)
+        return self.constants.setdefault(key, f"c{len(self.constants)}_")
+
+    def apply(self, x: Apply) -> str:
+        kinds = {a.dtype for a in x.args}
+        template = x.template
+        dtype = next(iter(kinds)) if kinds else x.dtype
+        if dtype == BOOL and x.dtype == BOOL:
+            template = template.replace(" + ", " | ").replace(" * ", " & ")
+        short = {d for d in (*kinds, x.dtype) if d.kind == "f"} == {np.dtype("f4")}
+        if short:
+            template = _FLOAT.sub(lambda m: self.literal(m[0], np.dtype("f4")), template)
+        template = special(template, x) or template
+        template = _CALL.sub(self.bind, template)
+        text = template.format(*map(self.scalar, x.args))
+        return text if natural(template, x) else f"convert({text}, {type_name(x.dtype)})"
+
+    def bind(self, m: re.Match[str]) -> str:
+        name = SCALARS.get(m[1], m[1])
+        self.functions[name] = "scalar"
+        return f"{name}("
+
+
+POWERS = {
+    0.5: "sqrt({0})",
+    1: "({0})",
+    2: "({0} * {0})",
+    3: "({0} * {0} * {0})",
+    -1: "reciprocal({0})",
+}
+
+
+def special(template: str, x: Apply) -> str | None:
+    """Return a cheaper template for a power with a small literal exponent."""
+    if template == "power({0}, {1})" and isinstance(x.args[1], Lit):
+        if x.dtype.kind == "f" and isinstance(x.args[0], Reg):
+            return POWERS.get(x.args[1].value)
+        if x.args[1].value in (1, 2, 3) and isinstance(x.args[0], Reg):
+            return POWERS[x.args[1].value]
+    return None
+
+
+def natural(template: str, x: Apply) -> bool:
+    """Tell whether Numba gives the result the dtype it must have.
+
+    Operators widen narrow integers to int64; functions and comparisons do not.
+    """
+    if x.dtype in (F64, np.dtype("f4"), BOOL, I64):
+        return x.dtype != I64 or all(a.dtype == I64 or a.dtype == BOOL for a in x.args)
+    return not template.startswith("(")
+
+
+def late_symbols(p: Program) -> list[Symbol]:
+    """Return the symbols that only the program knows, of the shapes of results."""
+    found: dict[Symbol, None] = {}
+    early = {*p.symbols, *(s for s, _, _ in p.sizes)}
+    for r in p.results:
+        if isinstance(r.what, Buffer) and r.what.place == "local":
+            for d in r.shape:
+                found |= dict.fromkeys(dims.symbols_of(d) - early)
+    return sorted(found, key=lambda s: s.name)
+
+
+def arena_slots(p: Program) -> list[tuple[Dim, list[Buffer]]]:
+    """Return the parts of the arena: bytes, and the buffers that share them."""
+    slots: dict[int, tuple[Dim, list[Buffer]]] = {}
+    for b in p.buffers:
+        if b.place == "arena":
+            size = dims.mul(b.size, b.dtype.itemsize)
+            rounded = dims.mul(dims.floordiv(dims.add(size, ALIGN - 1), ALIGN), ALIGN)
+            slots.setdefault(b.scope, (rounded, []))[1].append(b)
+    return list(slots.values())

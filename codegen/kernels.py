@@ -1,0 +1,633 @@
+"""From a pure Func to loop nests.
+
+A value is either a scalar in a register (every 0-d value) or it is stored: a buffer and
+the offset of its element at an index. Views and identities cost nothing, they are other
+offsets into the same buffer. Each other node, or group of nodes in a `fused` region,
+becomes one nest (`nest.py`); whole-array routines are in `routines.py`, loops and
+branches of the program in `control.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ir import dims
+from ..ir.access import (
+    Index,
+    base_index,
+    canonical,
+    conditions,
+    indices_of,
+    linear,
+    place,
+    view_of,
+)
+from ..ir.dims import Dim, Expr, Facts, Symbol
+from ..ir.errors import (
+    IndexRangeError,
+    InternalError,
+    Location,
+    RetrogradeError,
+    UnsupportedError,
+)
+from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
+from ..ir.op import Kind
+from ..ir.types import BOOL, I64, DType, Shape, Type
+from .nests import (
+    Allocate,
+    Apply,
+    At,
+    Bind,
+    Buffer,
+    Cast,
+    Check,
+    Failure,
+    Fill,
+    Let,
+    Lit,
+    Load,
+    Loop,
+    Move,
+    Program,
+    Reg,
+    Result,
+    Scalar,
+    Set,
+    Statement,
+    Store,
+)
+
+Kinds = Callable[["Lowering", Node], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A value in memory: the offset of its element at an index.
+
+    `whole` says that the elements fill the buffer in C order.
+    """
+
+    buffer: Buffer
+    at: Callable[[Index], Dim]
+    shape: Shape
+    whole: bool = False
+
+
+Place = Stored | Scalar
+
+
+def whole(buffer: Buffer, shape: Shape) -> Stored:
+    return Stored(buffer, lambda index: linear(index, shape), shape, True)
+
+
+def cast(x: Scalar, dtype: DType) -> Scalar:
+    """Convert a scalar to `dtype` as astype does; literals are converted at once."""
+    if x.dtype == dtype:
+        return x
+    if isinstance(x, Lit):
+        with np.errstate(all="ignore"):
+            return Lit(np.asarray(x.value).astype(dtype).item(), dtype)
+    return Cast(x, dtype)
+
+
+def compare(sign: str, x: Scalar, y: Scalar) -> Scalar:
+    return Apply(f"({{0}} {sign} {{1}})", (x, y), BOOL)
+
+
+def either(*conditions: Scalar) -> Scalar:
+    first, *rest = conditions
+    for c in rest:
+        first = Apply("({0} | {1})", (first, c), BOOL)
+    return first
+
+
+def at(d: Dim) -> Scalar:
+    return Lit(d, I64) if isinstance(d, int) else At(d, I64)
+
+
+class Lowering:
+    """Builds the program of one Func; the state is what has been lowered so far."""
+
+    def __init__(self, f: Func) -> None:
+        self.f = f
+        self.values: dict[Value, Place] = {}
+        self.facts: Facts = f.size_facts()
+        self.body: list[Statement] = []
+        self.buffers: list[Buffer] = []
+        self.constants: list[tuple[Buffer, Any]] = []
+        self.failures: list[Failure] = []
+        self.late: set[Symbol] = set()  # symbols that the program itself computes
+        self.known: set[Symbol] = set(f.symbols)  # that have a value so far
+        self.numbers = itertools.count()
+        self.homes: dict[Value, int] = {}
+        self.result_buffers: dict[int, Buffer] = {}
+        self.ranges: dict[Symbol, tuple[Dim, Dim]] = {}  # of indices of open loops
+        self.slots: dict[Dim, list[int]] = {}  # free scopes of the arena by bytes
+        self.scopes = 0
+        self.alive: list[dict[Buffer, int]] = []  # per open block: last use
+
+    # Names, checks, memory --------------------------------------------------------
+
+    def fresh(self, hint: str) -> str:
+        return f"{hint}{next(self.numbers)}"
+
+    def symbol(self, hint: str) -> tuple[Symbol, Dim]:
+        name = self.fresh("_" + hint)
+        return Symbol(name), dims.symbol(name)
+
+    def emit(self, s: Statement) -> None:
+        self.body.append(s)
+
+    @contextmanager
+    def into(self) -> Iterator[list[Statement]]:
+        """Collect statements into a list of their own."""
+        saved, self.body = self.body, []
+        try:
+            yield self.body
+        finally:
+            self.body = saved
+
+    def let(self, x: Scalar, hint: str = "v") -> Scalar:
+        """Bind a register; literals and registers need none."""
+        if isinstance(x, Lit | Reg):
+            return x
+        name = self.fresh(hint)
+        self.emit(Let(name, x))
+        return Reg(name, x.dtype)
+
+    def variable(self, x: Scalar, hint: str) -> Reg:
+        name = self.fresh(hint)
+        self.emit(Set(name, x))
+        return Reg(name, x.dtype)
+
+    def fail_where(
+        self,
+        bad: Scalar,
+        error: type[RetrogradeError],
+        message: str,
+        location: Location | None,
+        rule: str = "",
+    ) -> None:
+        """Check a condition now; the kernel stops with the error where it holds."""
+        failure = Failure(error, message, location, rule)
+        if failure in self.failures:
+            code = self.failures.index(failure) + 1
+        else:
+            self.failures.append(failure)
+            code = len(self.failures)
+        self.emit(Check(bad, code))
+
+    def scope(self) -> int:
+        self.scopes += 1
+        return self.scopes - 1
+
+    def allocate(self, dtype: DType, shape: Shape, hint: str = "b") -> Buffer:
+        """Make scratch memory: in the arena, or local where its size is not known."""
+        supported(dtype)
+        size = self.bound(dims.product(shape))
+        late = bool(dims.symbols_of(size) & self.late)
+        place = "local" if late else "arena"
+        b = Buffer(self.fresh(hint), dtype, size, place)
+        if late:
+            self.emit(Allocate(b))
+        else:
+            free = self.slots.get(self.bytes_of(b))
+            b.scope = free.pop() if free else self.scope()
+        self.buffers.append(b)
+        if self.alive:
+            self.alive[-1].setdefault(b, -1)
+        return b
+
+    @staticmethod
+    def bytes_of(b: Buffer) -> Dim:
+        return dims.mul(b.size, b.dtype.itemsize)
+
+    def bound(self, size: Dim) -> Dim:
+        """Return an upper bound of `size` that no open loop's index occurs in."""
+        if not dims.symbols_of(size) & self.ranges.keys():
+            return size
+        for s, (low, high) in reversed(self.ranges.items()):
+            size = largest(size, s, low, high)
+        return size
+
+    def release(self, b: Buffer) -> None:
+        if b.place == "arena" and b.scope >= 0:
+            self.slots.setdefault(self.bytes_of(b), []).append(b.scope)
+
+    def nonempty(self, d: Dim) -> bool:
+        return self.facts.proves(dims.add(d, -1))
+
+    # Values -----------------------------------------------------------------------
+
+    def target(self, v: Value) -> Buffer:
+        """Return the buffer that `v` is computed in."""
+        if v.reuses is not None:
+            reused = self.values[v.reuses]
+            if not isinstance(reused, Stored) or not reused.whole:
+                raise InternalError(f"%{v.name} reuses %{v.reuses.name}, a view")
+            return reused.buffer
+        home = self.homes.get(v)
+        if home is not None and home not in self.result_buffers:
+            return self.result_buffer(home, v.type)
+        return self.allocate(v.type.dtype, v.type.shape)
+
+    def result_buffer(self, i: int, t: Type) -> Buffer:
+        supported(t.dtype)
+        late = bool(dims.symbols_of(t.size) & self.late)
+        b = Buffer(f"r{i}", t.dtype, t.size, "local" if late else "result")
+        if late:
+            self.emit(Allocate(b))
+        else:
+            b.scope = self.scope()
+        self.buffers.append(b)
+        self.result_buffers[i] = b
+        return b
+
+    def define(self, v: Value, x: Place) -> None:
+        if isinstance(x, Stored) and not v.type.shape:
+            x = self.let(Load(x.buffer, x.at(()), x.buffer.dtype))
+        self.values[v] = x
+
+    def element(self, x: Operand, index: Index) -> Scalar:
+        """Return the element of an operand at an index."""
+        if isinstance(x, Value):
+            stored = self.values[x]
+            if isinstance(stored, Stored):
+                return Load(stored.buffer, stored.at(index), stored.buffer.dtype)
+            return stored
+        if isinstance(x, Expr):
+            return At(x, I64)
+        return Lit(x, type_of(x).dtype)
+
+    def stored(self, x: Operand) -> Stored:
+        """Return an operand in memory, which a 0-d one is put into."""
+        found = self.values[x] if isinstance(x, Value) else None
+        if isinstance(found, Stored):
+            return found
+        t = type_of(x)
+        b = self.allocate(t.dtype, t.shape)
+        self.emit(Fill(b, 0, t.size, cast(self.element(x, ()), t.dtype)))
+        return whole(b, t.shape)
+
+    def contiguous(self, x: Operand) -> Stored:
+        """Return an operand in memory in C order, copied where it is a view."""
+        s = self.stored(x)
+        if s.whole:
+            return s
+        b = self.allocate(s.buffer.dtype, s.shape)
+        self.copy_into(b, s)
+        return whole(b, s.shape)
+
+    def copy_into(self, b: Buffer, s: Stored) -> None:
+        """Copy all elements of `s` into `b`, in C order."""
+        if s.whole:
+            self.emit(Move(b, 0, s.buffer, 0, dims.product(s.shape)))
+            return
+        with self.loops(s.shape) as index:
+            x = self.let(Load(s.buffer, s.at(index), s.buffer.dtype))
+            self.emit(Store(b, linear(index, s.shape), x))
+
+    @contextmanager
+    def loops(self, shape: Shape) -> Iterator[Index]:
+        """Open one loop per axis; what is emitted inside runs for every index."""
+        space = [(*self.symbol("i"), d) for d in canonical(shape)]
+        with self.into() as body:
+            yield place(shape, [i for _, i, _ in space])
+        for s, _, d in reversed(space):
+            body = [Loop(s, 0, d, 1, body)]
+        self.body.extend(body)
+
+    # Indices ----------------------------------------------------------------------
+
+    def given(self, node: Node) -> tuple[Dim, ...]:
+        """Return the index operands of a view or scatter as dims, checked.
+
+        An index computed by the program wraps and must be in range; what is not known
+        to be in range of the others is checked too.
+        """
+        for need, axis in conditions(node, self.facts):
+            size = type_of(node.operands[0]).shape[axis]
+            self.fail_where(
+                compare("<", at(need), Lit(0, I64)),
+                IndexRangeError,
+                f"{node.op.name}: index out of range of axis {axis} of size {size}",
+                node.loc,
+            )
+        return tuple(
+            self.wrapped(node, x) if isinstance(x, Value) else self.as_dim(x)
+            for x in indices_of(node)
+        )
+
+    @staticmethod
+    def as_dim(x: Operand) -> Dim:
+        assert isinstance(x, int | Expr)
+        return int(x) if isinstance(x, int) else x
+
+    def wrapped(self, node: Node, x: Value) -> Dim:
+        """Bind a symbol to an index: negative ones count from the end."""
+        axis = node.attrs["axis"]
+        size = at(type_of(node.operands[0]).shape[axis])
+        raw = self.let(cast(self.element(x, ()), I64))
+        i = self.let(wrap(raw, size))
+        count = node.attrs.get("size")
+        bad = self.outside(i, size, count, node.attrs.get("step", 1))
+        self.fail_where(
+            bad,
+            IndexRangeError,
+            f"{node.op.name}: index is out of bounds for axis {axis} with size "
+            f"{type_of(node.operands[0]).shape[axis]}",
+            node.loc,
+        )
+        s, d = self.symbol("k")
+        self.emit(Bind(s, i))
+        return d
+
+    def outside(self, i: Scalar, size: Scalar, count: Dim | None, step: Dim) -> Scalar:
+        zero = Lit(0, I64)
+        bad = either(compare("<", i, zero), compare(">=", i, size))
+        if count is None:
+            return bad
+        reach = dims.mul(dims.add(count, -1), step)
+        last = Apply("({0} + {1})", (i, at(reach)), I64)
+        bad = either(bad, compare("<", last, zero), compare(">=", last, size))
+        some = compare(">", at(count), zero)
+        return Apply("({0} & {1})", (some, bad), BOOL)
+
+    # Blocks -----------------------------------------------------------------------
+
+    def block(self, b: Block, also: Sequence[Operand] = ()) -> None:
+        """Lower the nodes of a block; memory of dead values is given free."""
+        last = last_uses(b)
+        for x in (*b.results, *also):
+            if isinstance(x, Value):
+                last[x] = len(b.nodes)
+        alive: dict[Buffer, int] = {}
+        self.alive.append(alive)
+        for k, node in enumerate(b.nodes):
+            self.node(node)
+            for v in node.results:
+                p = self.values.get(v)
+                if isinstance(p, Stored) and p.buffer in alive:
+                    alive[p.buffer] = max(alive[p.buffer], last.get(v, -1))
+            for buffer in [x for x, until in alive.items() if until <= k]:
+                del alive[buffer]
+                self.release(buffer)
+
+    def close(self) -> None:
+        """End a region: all that it allocated is free."""
+        for buffer in self.alive.pop():
+            self.release(buffer)
+
+    def node(self, node: Node) -> None:
+        from . import control, nest, routines
+
+        try:
+            match node.op.kind:
+                case Kind.VIEW:
+                    self.view(node)
+                case Kind.COPY:
+                    self.identity(node)
+                case Kind.CREATION if node.op.lower is None:
+                    self.constant(node)
+                case Kind.FOR:
+                    control.loop(self, node)
+                case Kind.WHILE:
+                    control.while_loop(self, node)
+                case Kind.COND:
+                    control.branch(self, node)
+                case Kind.SIZE:
+                    control.size(self, node)
+                case Kind.FUSED:
+                    region = node.regions[0]
+                    nest.lower(self, region.nodes, region.results, node.results)
+                case kind if kind in nest.KINDS and view_of(node).kind is not Kind.MASK:
+                    nest.lower(self, (node,), node.results, node.results)
+                case _:
+                    routines.lower(self, node)
+        except RetrogradeError as error:
+            if error.location is None:
+                error.location = node.loc
+            raise
+
+    def view(self, node: Node) -> None:
+        x = node.operands[0]
+        v = node.result
+        given = self.given(node)
+        base = self.values[x] if isinstance(x, Value) else None
+        if not isinstance(base, Stored):
+            self.values[v] = self.element(x, ())  # the same at every index
+            return
+
+        def where(index: Index) -> Dim:
+            return base.at(base_index(node, index, given))
+
+        space = [dims.symbol(f"_p{k}") for k in range(len(canonical(v.type.shape)))]
+        index = place(v.type.shape, space)
+        same = base.whole and where(index) == linear(index, v.type.shape)
+        filled = same and dims.product(v.type.shape) == dims.product(base.shape)
+        self.define(v, Stored(base.buffer, where, v.type.shape, filled))
+
+    def identity(self, node: Node) -> None:
+        """Lower a copy: 0-d values are registers; arrays get memory of their own."""
+        (x,) = node.operands
+        v = node.result
+        found = self.values[x] if isinstance(x, Value) else None
+        if not isinstance(found, Stored) and not v.type.shape:
+            self.values[v] = cast(self.element(x, ()), v.type.dtype)
+            return
+        found = self.stored(x)
+        b = self.target(v)
+        self.copy_into(b, found)
+        self.define(v, whole(b, v.type.shape))
+
+    def constant(self, node: Node) -> None:
+        v = node.result
+        data = np.array(node.attrs["data"], v.type.dtype).reshape(-1)
+        if not v.type.shape:
+            self.values[v] = Lit(data[0].item(), v.type.dtype)
+            return
+        supported(v.type.dtype)
+        b = Buffer(self.fresh("c"), v.type.dtype, len(data), "constant", self.scope())
+        self.buffers.append(b)
+        self.constants.append((b, data))
+        self.values[v] = whole(b, v.type.shape)
+
+
+def supported(dtype: DType) -> None:
+    """Refuse dtypes which kernels cannot hold."""
+    if dtype.kind == "c" or dtype.itemsize == 2 and dtype.kind == "f":
+        raise UnsupportedError(
+            f"compiled code has no {dtype.name} yet",
+            rule="kernels compute with bool, integers, float32 and float64.",
+            hint="convert with astype, or run the function uncompiled",
+        )
+
+
+def wrap(i: Scalar, size: Scalar) -> Scalar:
+    negative = compare("<", i, Lit(0, I64))
+    return Apply("where({0}, {1}, {2})", (negative, plus(i, size), i), I64)
+
+
+def plus(x: Scalar, y: Scalar) -> Scalar:
+    return Apply("({0} + {1})", (x, y), I64)
+
+
+def largest(d: Dim, s: Symbol, low: Dim, high: Dim) -> Dim:
+    """Return an upper bound of `d` for low <= s <= high, without s."""
+    if s not in dims.symbols_of(d):
+        return d
+    zero: Mapping[Symbol, Dim] = {s: 0}
+    first = dims.substitute(d, zero)
+    slope = dims.add(dims.substitute(d, {s: 1}), dims.mul(first, -1))
+    if dims.add(first, dims.mul(slope, dims.symbol(s.name))) == d:
+        ends = (dims.substitute(d, {s: low}), dims.substitute(d, {s: high}))
+        return dims.maximum(*ends, 0)
+    raise UnsupportedError(
+        f"the size {d} of an array inside a loop over {s} is not linear in {s}"
+    )
+
+
+def last_uses(b: Block) -> dict[Value, int]:
+    """Return the position of the last node of a block that uses each value."""
+    last: dict[Value, int] = {}
+    for k, node in enumerate(b.nodes):
+        for x in node.operands:
+            if isinstance(x, Value):
+                last[x] = k
+        for region in node.regions:
+            for v in free_values(region):
+                last[v] = k
+    return last
+
+
+# ---------------------------------------------------------------- a whole Func
+
+
+def lower(f: Func, name: str) -> Program:
+    """Turn a pure Func into a program of nests."""
+    low = Lowering(f)
+    params, sizes = _enter(low)
+    _find_homes(low)
+    low.block(f.body)
+    results = _leave(low)
+    return Program(
+        name,
+        params,
+        list(f.symbols),
+        sizes,
+        low.buffers,
+        low.constants,
+        low.body,
+        low.failures,
+        results,
+        low.scopes,
+    )
+
+
+def _enter(low: Lowering) -> tuple[list[Buffer | Reg], list[tuple[Symbol, int, int]]]:
+    f = low.f
+    known = low.known
+    params: list[Buffer | Reg] = []
+    sizes = []
+    for k, p in enumerate(f.params):
+        supported(p.type.dtype)
+        if p.type.scalar:
+            reg = Reg(f"a{k}", p.type.dtype)
+            params.append(reg)
+            low.values[p] = reg
+            continue
+        b = Buffer(f"a{k}", p.type.dtype, p.type.size, "param", low.scope())
+        params.append(b)
+        low.buffers.append(b)
+        for axis, d in enumerate(p.type.shape):
+            s = dims.as_symbol(d)
+            if s is not None and s not in known:
+                known.add(s)
+                sizes.append((s, k, axis))
+    for p, b in zip(f.params, params, strict=True):
+        if isinstance(b, Buffer):
+            low.define(p, whole(b, p.type.shape))
+    return params, sizes
+
+
+def _find_homes(low: Lowering) -> None:
+    """Let results be computed in the memory that the caller gets."""
+    updated = {i for i, _ in low.f.updates}
+    for i, r in enumerate(low.f.results):
+        if isinstance(r, Value) and r.type.shape and i not in updated:
+            root = r
+            while root.reuses is not None:
+                root = root.reuses
+            low.homes.setdefault(root, i)
+
+
+def _leave(low: Lowering) -> list[Result]:
+    f = low.f
+    updates = dict(f.updates)
+    results: list[Result | None] = [None] * len(f.results)
+    for i, r in enumerate(f.results):
+        t = type_of(r)
+        if i not in updates:
+            what = _result(low, i, r, t)
+            results[i] = Result(what, t.shape, t.dtype, t.scalar, t.weak)
+    pending = []
+    memory = {low.f.params[j]: j for j in updates.values()}
+    own = {p: low.values[p] for p in memory}
+    for i, j in updates.items():
+        p = f.params[j]
+        target = _memory(low, p, own)
+        r = f.results[i]
+        source = low.values[r] if isinstance(r, Value) else None
+        t = p.type
+        results[i] = Result(target, t.shape, t.dtype, updates=j)
+        if isinstance(source, Stored):
+            if source.buffer is target and source.whole:
+                continue
+            if source.buffer.place == "param":
+                # Another update may overwrite it first.
+                b = low.allocate(t.dtype, t.shape)
+                low.copy_into(b, source)
+                source = whole(b, t.shape)
+            pending.append((target, source))
+        else:
+            x = low.let(cast(low.element(r, ()), t.dtype))
+            pending.append((target, x))
+    for target, place in pending:
+        if isinstance(place, Stored):
+            low.copy_into(target, place)
+        else:
+            low.emit(Store(target, 0, place))
+    return [r for r in results if r is not None]
+
+
+def _memory(low: Lowering, p: Value, own: Mapping[Value, Place]) -> Buffer:
+    place = own[p]
+    if isinstance(place, Stored):
+        return place.buffer
+    k = low.f.params.index(p)
+    return next(b for b in low.buffers if b.place == "param" and b.name == f"a{k}")
+
+
+def _result(low: Lowering, i: int, r: Operand, t: Type) -> Reg | Buffer:
+    if not t.shape:
+        name = f"result{i}"
+        low.emit(Let(name, cast(low.element(r, ()), t.dtype)))
+        return Reg(name, t.dtype)
+    place = low.stored(r)
+    have = low.result_buffers.get(i)
+    if have is not None and place.buffer is have and place.whole:
+        return have
+    b = have if have is not None and place.buffer is not have else None
+    if b is None:
+        if have is not None:
+            del low.result_buffers[i]
+            have = None
+        b = low.result_buffer(i, t)
+    low.copy_into(b, place)
+    return b

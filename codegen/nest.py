@@ -1,0 +1,727 @@
+"""One loop nest from nodes over one index space.
+
+The space is the shape of what is stored, or of what is reduced, without axes of size 1.
+Values inside the group are computed at the index where they are wanted, once for each
+index; results are stored, folded into accumulators, or written through a scatter's
+index map. Stores come last in an iteration, so that an element may be computed in
+place of one that it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..ir import dims
+from ..ir.access import (
+    Index,
+    base_index,
+    canonical,
+    gather_index,
+    gathered_shape,
+    indices_of,
+    linear,
+    negative_power,
+    part_type,
+    place,
+    project,
+    view_of,
+)
+from ..ir.dims import Dim, Symbol
+from ..ir.errors import IndexRangeError, InternalError, RetrogradeError, ShapeError
+from ..ir.func import Node, Operand, Value, type_of
+from ..ir.op import Fold, Kind
+from ..ir.types import BOOL, I64, DType, Shape, promote
+from .kernels import Stored, at, cast, compare, either, plus, supported, whole, wrap
+from .nests import (
+    Apply,
+    Bind,
+    Buffer,
+    Fill,
+    Let,
+    Lit,
+    Load,
+    Loop,
+    Reg,
+    Scalar,
+    Set,
+    Statement,
+    Store,
+    every,
+    rewrite_dims,
+    scalars_of,
+)
+
+if TYPE_CHECKING:
+    from .kernels import Lowering
+
+KINDS = frozenset(
+    {Kind.ELEMENTWISE, Kind.REDUCTION, Kind.CREATION, Kind.SCATTER, Kind.GATHER}
+)
+BLOCK = 1024  # elements whose sum may be reordered
+SUM = "({acc} + {x})"
+_FIELD = re.compile(r"\{i(\d+)\}")
+
+
+@dataclass(slots=True)
+class Axis:
+    """One loop of the nest."""
+
+    symbol: Symbol
+    index: Dim
+    size: Dim
+
+
+@dataclass(slots=True)
+class Reduce:
+    """A fold over the loops `over`; the others index its result."""
+
+    node: Node
+    fold: Fold
+    value: Scalar
+    over: frozenset[Symbol]
+    out: Buffer | None
+    offset: Dim
+    name: str = ""
+    body: list[Statement] = field(default_factory=list)
+
+
+class NegativePowerError(RetrogradeError, ValueError):
+    """An integer to a negative integer power, which has no integer value."""
+
+
+class Nest:
+    """Collects the statements of the innermost body."""
+
+    def __init__(self, low: Lowering, nodes: Sequence[Node], axes: list[Axis]) -> None:
+        self.low = low
+        self.inside = {v: node for node in nodes for v in node.results}
+        self.axes = axes
+        self.memo: dict[tuple[Value, Index], Scalar] = {}
+        self.flags: dict[Node, Reg] = {}
+        self.given: dict[Node, tuple[Dim, ...]] = {}
+        self.stores: list[Statement] = []
+        self.reductions: list[Reduce] = []
+        self.scalars: dict[Value, Scalar] = {}
+        self.before: list[Statement] = []
+
+    @property
+    def index(self) -> list[Dim]:
+        return [a.index for a in self.axes]
+
+    def element(self, x: Operand, index: Index) -> Scalar:
+        """Return the element of an operand at an index, computed if need be."""
+        node = self.inside.get(x) if isinstance(x, Value) else None
+        if node is None or not isinstance(x, Value):
+            found = self.low.element(x, index)
+            if not isinstance(found, Load) or not isinstance(x, Value):
+                return found
+            key = (x, index)
+            if key not in self.memo:
+                self.memo[key] = self.low.let(found)
+            return self.memo[key]
+        key = (x, index)
+        known = self.memo.get(key)
+        if known is None:
+            known = self.low.let(self.compute(node, x, index))
+            self.memo[key] = known
+        return known
+
+    def compute(self, node: Node, v: Value, index: Index) -> Scalar:
+        supported(v.type.dtype)
+        match node.op.kind:
+            case Kind.VIEW:
+                base = node.operands[0]
+                return self.element(base, base_index(node, index, self.known(node)))
+            case Kind.GATHER:
+                found = self.gathered(node, index)
+                return self.element(node.operands[0], found)
+            case Kind.CREATION:
+                return self.created(node, v, index)
+            case Kind.ELEMENTWISE | Kind.COPY:
+                return self.applied(node, v, index)
+            case _:
+                raise InternalError(f"{node.op.name} inside a nest")
+
+    def known(self, node: Node) -> tuple[Dim, ...]:
+        """Return the checked index operands; the checks stand before the nest."""
+        if node not in self.given:
+            inner, self.low.body = self.low.body, self.before
+            self.given[node] = self.low.given(node)
+            self.low.body = inner
+        return self.given[node]
+
+    def applied(self, node: Node, v: Value, index: Index) -> Scalar:
+        template = node.op.lower
+        assert isinstance(template, str)
+        shape = v.type.shape
+        args = [
+            self.element(x, project(index, shape, type_of(x).shape))
+            for x in node.operands
+        ]
+        return apply(self.low, node, v.type.dtype, args, self.before)
+
+    def created(self, node: Node, v: Value, index: Index) -> Scalar:
+        template = node.op.lower
+        assert isinstance(template, str)
+        args = [self.element(x, ()) for x in node.operands]
+        used = sorted({int(k) for k in _FIELD.findall(template)})
+        count = len(args)
+        for n, k in enumerate(used):
+            template = template.replace(f"{{i{k}}}", f"{{{count + n}}}")
+            args.append(at(index[k]))
+        if template == "{0}":
+            return cast(args[0], v.type.dtype)
+        return Apply(template, tuple(args), v.type.dtype)
+
+    def gathered(self, node: Node, index: Index) -> Index:
+        """Return the index of a gather's base, wrapped; a flag notes what is outside."""
+        shape = gathered_shape(node)
+        position = node.attrs["position"]
+        part = index[position : position + len(shape)]
+        base = type_of(node.operands[0]).shape
+        found = []
+        for axis, x in zip(node.attrs["axes"], indices_of(node), strict=True):
+            size = at(base[axis])
+            raw = self.element(x, project(part, shape, type_of(x).shape))
+            i = self.low.let(wrap(self.low.let(cast(raw, I64)), size))
+            zero = Lit(0, I64)
+            bad = self.low.let(either(compare("<", i, zero), compare(">=", i, size)))
+            flag = self.flag(node, axis, base)
+            self.low.emit(Set(flag.name, either(flag, bad)))
+            s, d = self.low.symbol("g")
+            self.low.emit(Bind(s, Apply("where({0}, {1}, {2})", (bad, zero, i), I64)))
+            found.append(d)
+        return gather_index(node, index, found)
+
+    def flag(self, node: Node, axis: int, base: Shape) -> Reg:
+        if node not in self.flags:
+            name = self.low.fresh("bad")
+            self.before.append(Set(name, Lit(False, BOOL)))
+            self.flags[node] = Reg(name, BOOL)
+            empty = [k for k in node.attrs["axes"] if not self.low.nonempty(base[k])]
+            if empty:  # then no index is in range, not even 0
+                sizes = [compare("==", at(base[k]), Lit(0, I64)) for k in empty]
+                runs = at(dims.product(a.size for a in self.axes))
+                some = compare("!=", runs, Lit(0, I64))
+                inner, self.low.body = self.low.body, self.before
+                bad = Apply("({0} & {1})", (either(*sizes), some), BOOL)
+                self.fail_gather(node, bad)
+                self.low.body = inner
+        return self.flags[node]
+
+    def fail_gather(self, node: Node, bad: Scalar) -> None:
+        shown = type_of(node.operands[0])
+        self.low.fail_where(
+            bad,
+            IndexRangeError,
+            f"{node.op.name}: an index is out of bounds for axes "
+            f"{node.attrs['axes']} of {shown}",
+            node.loc,
+        )
+
+
+def apply(
+    low: Lowering,
+    node: Node,
+    dtype: DType,
+    args: Sequence[Scalar],
+    before: list[Statement] | None = None,
+) -> Scalar:
+    """Apply an elementwise op's template to scalars."""
+    template = node.op.lower
+    assert isinstance(template, str)
+    if node.op.computes is not None:
+        wanted = node.op.computes(*map(type_of, node.operands))
+        for d in wanted:
+            supported(d)
+        args = [cast(a, d) for a, d in zip(args, wanted, strict=True)]
+    if template == "{0}":
+        return cast(args[0], dtype)
+    if negative_power(node):
+        low.fail_where(
+            compare("<", low.let(args[1]), Lit(0, args[1].dtype)),
+            NegativePowerError,
+            f"{node.op.name}: integers to negative integer powers are not allowed",
+            node.loc,
+        )
+    return Apply(template, tuple(args), dtype)
+
+
+# ---------------------------------------------------------------- lowering a group
+
+
+def space_of(node: Node, v: Value) -> Shape:
+    """Return the shape of the index space that a node is computed over."""
+    match node.op.kind:
+        case Kind.REDUCTION:
+            return type_of(node.operands[0]).shape
+        case Kind.SCATTER:
+            return part_type(node).shape
+        case _:
+            return v.type.shape
+
+
+def lower(
+    low: Lowering,
+    nodes: Sequence[Node],
+    results: Sequence[Operand],
+    outs: Sequence[Value],
+) -> None:
+    """Lower a group: `results` are computed by `nodes` and become the values `outs`."""
+    inside = {v: node for node in nodes for v in node.results}
+    roots: list[tuple[Value, Node, Value]] = []
+    for r, out in zip(results, outs, strict=True):
+        node = inside.get(r) if isinstance(r, Value) else None
+        if node is None or not isinstance(r, Value):
+            _pass_on(low, r, out)
+        else:
+            roots.append((r, node, out))
+    for space, members in _by_space(roots).items():
+        _nest(low, nodes, space, members)
+
+
+def _pass_on(low: Lowering, r: Operand, out: Value) -> None:
+    """Define a result that the region does not compute."""
+    place = low.values[r] if isinstance(r, Value) else low.element(r, ())
+    low.values[out] = place
+
+
+def _by_space(
+    roots: Sequence[tuple[Value, Node, Value]],
+) -> dict[tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]]:
+    """Group the results by index space and, where it matters, by order of loops."""
+    spaces: dict[
+        tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]
+    ] = {}
+    for root in roots:
+        r, node, _ = root
+        shape = space_of(node, r)
+        order: tuple[int, ...] = ()
+        fold = node.op.lower
+        if isinstance(fold, Fold) and (fold.index or not fold.associative):
+            order = _reduced_last(shape, node.attrs["axis"])
+        spaces.setdefault((canonical(shape), order), []).append(root)
+    return spaces
+
+
+def _reduced_last(shape: Shape, axis: Sequence[int]) -> tuple[int, ...]:
+    """Return the order of loops that has the reduced axes last; () if it is so."""
+    loops = [k for k, d in enumerate(shape) if d != 1]
+    order = [k for k in loops if k not in axis] + [k for k in loops if k in axis]
+    return () if order == loops else tuple(loops.index(k) for k in order)
+
+
+def _nest(
+    low: Lowering,
+    nodes: Sequence[Node],
+    key: tuple[Shape, tuple[int, ...]],
+    roots: Sequence[tuple[Value, Node, Value]],
+) -> None:
+    space, order = key
+    axes = [Axis(*low.symbol("i"), d) for d in space]
+    nest = Nest(low, nodes, axes)
+    nest.before = low.body
+    buffers = [_buffer(low, node, out) for _, node, out in roots]
+    with low.into() as body:
+        _warm(nest, nodes, space)
+        for (r, node, out), b in zip(roots, buffers, strict=True):
+            _root(nest, r, node, out, b)
+    loops = [axes[k] for k in order] if order else axes
+    _assemble(nest, loops, body)
+    for node, flag in nest.flags.items():
+        nest.fail_gather(node, flag)
+    for (_, node, out), b in zip(roots, buffers, strict=True):
+        _define(nest, node, out, b)
+
+
+def _buffer(low: Lowering, node: Node, out: Value) -> Buffer | None:
+    """Return the buffer of a result, with the base of a scatter in it."""
+    t = out.type
+    if node.op.kind is not Kind.SCATTER:
+        return low.target(out) if t.shape else None
+    if not t.shape:
+        b = low.allocate(t.dtype, ())
+        low.emit(Store(b, 0, cast(low.element(node.operands[0], ()), t.dtype)))
+        return b
+    b = low.target(out)
+    base = node.operands[0]
+    known = low.values[base] if isinstance(base, Value) else None
+    if not isinstance(known, Stored):
+        raise InternalError(f"{node.op.name}: the base is not in memory")
+    if known.buffer is not b:
+        low.copy_into(b, known)
+    return b
+
+
+def _define(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
+    low = nest.low
+    if b is not None:
+        low.define(out, whole(b, out.type.shape))
+        return
+    for r in nest.reductions:
+        if r.node is node:
+            low.values[out] = Reg(r.name, out.type.dtype)
+            return
+    low.values[out] = nest.scalars[out]
+
+
+def _warm(nest: Nest, nodes: Sequence[Node], space: Shape) -> None:
+    """Compute the nodes in order: no deep recursion, and a readable listing."""
+    for node in nodes:
+        if node.op.kind in (Kind.REDUCTION, Kind.SCATTER, Kind.CREATION, Kind.VIEW):
+            continue
+        v = node.result
+        if canonical(v.type.shape) == space:
+            nest.element(v, place(v.type.shape, nest.index))
+
+
+def _root(nest: Nest, r: Value, node: Node, out: Value, b: Buffer | None) -> None:
+    low = nest.low
+    match node.op.kind:
+        case Kind.REDUCTION:
+            _reduction(nest, node, out, b)
+        case Kind.SCATTER:
+            assert b is not None
+            _scatter(nest, node, b)
+        case _:
+            shape = r.type.shape
+            index = place(shape, nest.index)
+            x = cast(nest.element(r, index), out.type.dtype)
+            if b is None:
+                nest.scalars[out] = low.let(x)
+            else:
+                nest.stores.append(Store(b, linear(index, shape), x))
+
+
+def _reduction(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
+    fold = node.op.lower
+    assert isinstance(fold, Fold)
+    assert node.op.computes is not None
+    (x,) = node.operands
+    t = type_of(x)
+    index = place(t.shape, nest.index)
+    (wanted,) = node.op.computes(t)
+    supported(wanted)
+    value = cast(nest.element(x, index), wanted)
+    axis = node.attrs["axis"]
+    keep = node.attrs.get("keepdims", False)
+    loops = iter(nest.axes)
+    over = frozenset(
+        a.symbol
+        for k, a in ((k, next(loops)) for k, d in enumerate(t.shape) if d != 1)
+        if k in axis
+    )
+    where = tuple(
+        0 if k in axis else i for k, i in enumerate(index) if keep or k not in axis
+    )
+    offset = linear(where, out.type.shape)
+    nest.reductions.append(Reduce(node, fold, value, over, b, offset))
+    if fold.start == "first":
+        _need_elements(nest, node, t.shape, out)
+
+
+def _need_elements(nest: Nest, node: Node, shape: Shape, out: Value) -> None:
+    """Check that a reduction which needs a first element has one."""
+    low = nest.low
+    empty = [k for k in node.attrs["axis"] if not low.nonempty(shape[k])]
+    if not empty:
+        return
+    bad = either(*(compare("==", at(shape[k]), Lit(0, I64)) for k in empty))
+    some = compare("!=", at(out.type.size), Lit(0, I64))
+    inner, low.body = low.body, nest.before
+    low.fail_where(
+        Apply("({0} & {1})", (bad, some), BOOL),
+        ShapeError,
+        f"{node.op.name}: zero-size array has no identity, {type_of(node.operands[0])}",
+        node.loc,
+    )
+    low.body = inner
+
+
+def _scatter(nest: Nest, node: Node, b: Buffer) -> None:
+    low = nest.low
+    x, new = node.operands[:2]
+    base = type_of(x)
+    part = part_type(node).shape
+    index = place(part, nest.index)
+    if view_of(node).kind is Kind.GATHER:
+        where = nest.gathered(node, index)
+    else:
+        where = base_index(node, index, nest.known(node))
+    offset = linear(where, base.shape)
+    value = nest.element(new, project(index, part, type_of(new).shape))
+    if node.op.accumulates:
+        dtype = promote(base, type_of(new)).dtype
+        old: Scalar = Load(b, offset, base.dtype)
+        value = Apply("({0} + {1})", (cast(old, dtype), cast(value, dtype)), dtype)
+    nest.stores.append(Store(b, offset, cast(value, base.dtype)))
+
+
+# ---------------------------------------------------------------- loops around a body
+
+
+def _assemble(nest: Nest, axes: list[Axis], body: list[Statement]) -> None:
+    """Put the loops around the body, and starts and ends of folds between them."""
+    low = nest.low
+    body.extend(nest.stores)
+    axes = _collapse(nest, axes, body)
+    depth = len(axes)
+    before: list[list[Statement]] = [[] for _ in range(depth + 1)]
+    after: list[list[Statement]] = [[] for _ in range(depth + 1)]
+    opening: list[Statement] = []
+    closing: list[Statement] = []
+    for r in nest.reductions:
+        _fold(nest, r, axes, body, before, after, opening, closing)
+    last = axes[-1] if axes else None
+    for k in reversed(range(depth)):
+        a = axes[k]
+        loop = Loop(a.symbol, 0, a.size, 1, body)
+        if a is last and opening:
+            loop.block, loop.opening, loop.closing = BLOCK, opening, closing
+        body = [*before[k], loop, *after[k]]
+    if not depth:
+        body = [*before[0], *body, *after[0]]
+    low.body.extend(body)
+
+
+def _suffix(axes: Sequence[Axis], over: frozenset[Symbol]) -> int:
+    """Return the level from which on all loops are reduced."""
+    level = len(axes)
+    while level and axes[level - 1].symbol in over:
+        level -= 1
+    return level
+
+
+def _is_first(axes: Sequence[Axis], over: frozenset[Symbol]) -> Scalar:
+    zeros = [
+        compare("==", at(a.index), Lit(0, I64)) for a in axes if a.symbol in over
+    ]
+    if not zeros:
+        return Lit(True, BOOL)
+    first = zeros[0]
+    for z in zeros[1:]:
+        first = Apply("({0} & {1})", (first, z), BOOL)
+    return first
+
+
+def start_of(fold: Fold) -> Lit:
+    """Return what a fold starts with; 0 where it starts with the first element."""
+    value = 0 if fold.start == "first" else ast.literal_eval(fold.start)
+    return Lit(value, type_of(value).dtype)
+
+
+def _start(fold: Fold, dtype: DType) -> Scalar:
+    return cast(start_of(fold), dtype)
+
+
+def step(fold: Fold, acc: Scalar, dtype: DType, **given: Scalar) -> Scalar:
+    """Apply a fold's step: `{acc}` and named operands become numbered ones."""
+    template = fold.step.replace("{acc}", "{0}")
+    args = [acc]
+    for name, x in given.items():
+        template = template.replace(f"{{{name}}}", f"{{{len(args)}}}")
+        args.append(x)
+    return Apply(template, tuple(args), dtype)
+
+
+def _fold(
+    nest: Nest,
+    r: Reduce,
+    axes: Sequence[Axis],
+    body: list[Statement],
+    before: list[list[Statement]],
+    after: list[list[Statement]],
+    opening: list[Statement],
+    closing: list[Statement],
+) -> None:
+    """Emit one fold: a register for the innermost reduced loops, memory around them."""
+    low = nest.low
+    out = r.node.result.type
+    dtype = r.value.dtype if r.fold.index else out.dtype
+    level = _suffix(axes, r.over)
+    inner = frozenset(a.symbol for a in axes[level:])
+    outer = r.over - inner
+    if outer and (r.fold.index or not r.fold.associative):
+        raise InternalError(f"{r.node.op.name}: reduced loops are not innermost")
+    name = low.fresh("acc")
+    acc = Reg(name, dtype)
+    sums = r.fold.step == SUM and dtype.kind == "f"
+    x = r.value
+    if level == len(axes):  # no reduced loop inside: the element itself
+        total = _merge(r, axes, outer, Lit(0, dtype), x, dtype, sums)
+        _finish(low, r, axes, outer, total, body, before)
+        return
+    before[level].append(Set(name, _start(r.fold, dtype)))
+    first = _is_first(axes, inner)
+    if r.fold.index:
+        _position(low, r, axes, acc, first, body, before[level])
+        total = Reg(r.name, I64)
+    elif r.fold.start == "first":
+        stepped = step(r.fold, acc, dtype, x=x)
+        body.append(Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype)))
+        total = acc
+    elif sums:
+        size = axes[-1].size
+        if isinstance(size, int) and size <= BLOCK:
+            body.append(Set(name, x, plus=True))
+        else:
+            part = Reg(low.fresh("part"), dtype)
+            opening.append(Set(part.name, _start(r.fold, dtype)))
+            body.append(Set(part.name, x, plus=True))
+            closing.append(Set(name, Apply("({0} + {1})", (acc, part), dtype)))
+        total = acc
+    else:
+        body.append(Set(name, step(r.fold, acc, dtype, x=x)))
+        total = acc
+    _finish(low, r, axes, outer, total, after[level], before)
+
+
+def _finish(
+    low: Lowering,
+    r: Reduce,
+    axes: Sequence[Axis],
+    outer: frozenset[Symbol],
+    total: Scalar,
+    where: list[Statement],
+    before: list[list[Statement]],
+) -> None:
+    out = r.node.result.type
+    if r.out is None:
+        if isinstance(total, Reg):
+            r.name = total.name
+        else:
+            r.name = low.fresh("v")
+            where.append(Let(r.name, total))
+        return
+    if outer:
+        old: Scalar = Load(r.out, r.offset, out.dtype)
+        if r.fold.start == "first":
+            name = low.fresh("v")
+            first = _is_first(axes, outer)
+            stepped = step(r.fold, old, out.dtype, x=total)
+            chosen = Apply("where({0}, {1}, {2})", (first, total, stepped), out.dtype)
+            where.append(Let(name, chosen))
+            total = Reg(name, out.dtype)
+        else:
+            start = _start(r.fold, out.dtype)
+            before[0].append(Fill(r.out, 0, out.size, start))
+            total = step(r.fold, old, out.dtype, x=total)
+    where.append(Store(r.out, r.offset, total))
+
+
+def _merge(
+    r: Reduce,
+    axes: Sequence[Axis],
+    outer: frozenset[Symbol],
+    acc: Scalar,
+    x: Scalar,
+    dtype: DType,
+    sums: bool,
+) -> Scalar:
+    """Return the fold of one element: what `_finish` merges into memory."""
+    if r.fold.index:
+        return Lit(0, I64)
+    if outer or r.fold.start == "first":
+        return x
+    return step(r.fold, _start(r.fold, dtype), dtype, x=x)
+
+
+def _position(
+    low: Lowering,
+    r: Reduce,
+    axes: Sequence[Axis],
+    acc: Reg,
+    first: Scalar,
+    body: list[Statement],
+    before: list[Statement],
+) -> None:
+    """Emit argmax and its like: the element so far and its position."""
+    r.name = low.fresh("at")
+    before.append(Set(r.name, Lit(0, I64)))
+    reduced = [a for a in axes if a.symbol in r.over]
+    here = linear([a.index for a in reduced], tuple(a.size for a in reduced))
+    hit = Reg(low.fresh("hit"), BOOL)
+    wins = step(r.fold, acc, BOOL, x=r.value)
+    body.append(Let(hit.name, either(first, wins)))
+    chosen = Apply("where({0}, {1}, {2})", (hit, r.value, acc), acc.dtype)
+    body.append(Set(acc.name, chosen))
+    spot = Apply("where({0}, {1}, {2})", (hit, at(here), Reg(r.name, I64)), I64)
+    body.append(Set(r.name, spot))
+
+
+# ---------------------------------------------------------------- collapsing loops
+
+
+def _collapse(nest: Nest, axes: list[Axis], body: list[Statement]) -> list[Axis]:
+    """Merge neighbouring loops that every access runs through as through one.
+
+    i and j of sizes n and m become one loop of n*m where all dims use i*m + j only.
+    """
+    axes = list(axes)
+    k = len(axes) - 2
+    while k >= 0:
+        a, b = axes[k], axes[k + 1]
+        kept = all((a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions)
+        folds = any(r.fold.index for r in nest.reductions)
+        if kept and not folds and _one_run(nest, body, a, b):
+            _substitute(nest, body, {a.symbol: 0})
+            axes[k : k + 2] = [Axis(b.symbol, b.index, dims.mul(a.size, b.size))]
+            for r in nest.reductions:
+                r.over -= {a.symbol}
+        k -= 1
+    return axes
+
+
+def _dims(nest: Nest, body: list[Statement]) -> set[Dim]:
+    found: set[Dim] = {r.offset for r in nest.reductions}
+
+    def collect(d: Dim) -> Dim:
+        found.add(d)
+        return d
+
+    for s in every(body):
+        for x in scalars_of(s):
+            rewrite_dims(x, collect)
+        if isinstance(s, Store):
+            found.add(s.offset)
+    for r in nest.reductions:
+        rewrite_dims(r.value, collect)
+    return found
+
+
+def _one_run(nest: Nest, body: list[Statement], a: Axis, b: Axis) -> bool:
+    for d in _dims(nest, body):
+        used = dims.symbols_of(d)
+        if a.symbol not in used and b.symbol not in used:
+            continue
+        without = dims.substitute(d, {a.symbol: 0})
+        rest = dims.substitute(without, {b.symbol: 0})
+        slope = dims.add(dims.substitute(without, {b.symbol: 1}), dims.mul(rest, -1))
+        run = dims.mul(slope, dims.add(dims.mul(a.index, b.size), b.index))
+        if {a.symbol, b.symbol} & dims.symbols_of(slope) or dims.add(rest, run) != d:
+            return False
+    return True
+
+
+def _substitute(
+    nest: Nest, body: list[Statement], values: dict[Symbol, Dim]
+) -> None:
+    def change(d: Dim) -> Dim:
+        return dims.substitute(d, values)
+
+    for s in every(body):
+        match s:
+            case Store():
+                s.offset = change(s.offset)
+                s.value = rewrite_dims(s.value, change)
+            case Let() | Set() | Bind():
+                s.value = rewrite_dims(s.value, change)
+            case _:
+                pass
+    for r in nest.reductions:
+        r.offset = change(r.offset)
+        r.value = rewrite_dims(r.value, change)
