@@ -131,6 +131,7 @@ class Lowering:
         self.slots: dict[Dim, list[int]] = {}  # free scopes of the arena by bytes
         self.scopes = 0
         self.alive: list[dict[Buffer, int]] = []  # per open block: last use
+        self.outer: list[tuple[set[Symbol], set[Symbol]]] = []  # symbols around blocks
 
     # Names, checks, memory --------------------------------------------------------
 
@@ -369,6 +370,7 @@ class Lowering:
                 last[x] = len(b.nodes)
         alive: dict[Buffer, int] = {}
         self.alive.append(alive)
+        self.outer.append((set(self.known), set(self.late)))
         for k, node in enumerate(b.nodes):
             self.node(node)
             for v in node.results:
@@ -380,7 +382,8 @@ class Lowering:
                 self.release(buffer)
 
     def close(self) -> None:
-        """End a region: all that it allocated is free."""
+        """End a region: all that it allocated is free, its symbols are gone."""
+        self.known, self.late = self.outer.pop()
         for buffer in self.alive.pop():
             self.release(buffer)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir import dims
@@ -86,7 +86,7 @@ class Reduce:
     out: Buffer | None
     offset: Dim
     name: str = ""
-    body: list[Statement] = field(default_factory=list)
+    first: Scalar | None = None  # the first element, where it is in memory
 
 
 class NegativePowerError(RetrogradeError, ValueError):
@@ -419,7 +419,15 @@ def _reduction(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
         0 if k in axis else i for k, i in enumerate(index) if keep or k not in axis
     )
     offset = linear(where, out.type.shape)
-    nest.reductions.append(Reduce(node, fold, value, over, b, offset))
+    r = Reduce(node, fold, value, over, b, offset)
+    nest.reductions.append(r)
+    level = _suffix(nest.axes, over)
+    if fold.start == "first" and not fold.index and level + len(over) == len(nest.axes):
+        zeros = [0 if a.symbol in over else a.index for a in nest.axes]
+        found = nest.low.element(x, place(t.shape, zeros)) if over else value
+        if x not in nest.inside and isinstance(found, Load):
+            # Taken twice: a fold that starts with an element is idempotent.
+            r.first = cast(found, wanted)
     if fold.start == "first":
         _need_elements(nest, node, t.shape, out)
 
@@ -555,12 +563,13 @@ def _fold(
         total = _merge(r, axes, outer, Lit(0, dtype), x, dtype, sums)
         _finish(low, r, axes, outer, total, body, before)
         return
-    before[level].append(Set(name, _start(r.fold, dtype)))
+    start = _start(r.fold, dtype) if r.first is None else r.first
+    before[level].append(Set(name, start))
     first = _is_first(axes, inner)
     if r.fold.index:
         _position(low, r, axes, acc, first, body, before[level])
         total = Reg(r.name, I64)
-    elif r.fold.start == "first":
+    elif r.fold.start == "first" and r.first is None:
         stepped = step(r.fold, acc, dtype, x=x)
         body.append(Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype)))
         total = acc
@@ -712,6 +721,8 @@ def _dims(nest: Nest, body: list[Statement]) -> set[Dim]:
             found.add(s.offset)
     for r in nest.reductions:
         rewrite_dims(r.value, collect)
+        if r.first is not None:
+            rewrite_dims(r.first, collect)
     return found
 
 
@@ -747,3 +758,5 @@ def _substitute(
     for r in nest.reductions:
         r.offset = change(r.offset)
         r.value = rewrite_dims(r.value, change)
+        if r.first is not None:
+            r.first = rewrite_dims(r.first, change)
