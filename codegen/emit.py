@@ -135,7 +135,13 @@ class Emitter:
             for name, module in sorted(self.functions.items())
         ]
         constants = [f"{c} = {t}({v})" for (t, v), c in self.constants.items()]
-        body = [f"def entry({', '.join(self.arguments())}):", *head, *lines, *tail, done]
+        body = [
+            f"def entry({', '.join(self.arguments())}):",
+            *head,
+            *lines,
+            *tail,
+            done,
+        ]
         return "\n".join([*HEADER, *imports, *constants, "", *body, ""])
 
     def returned(self) -> list[Reg | Buffer]:
@@ -254,7 +260,8 @@ class Emitter:
                 )
             case Allocate():
                 b = s.buffer
-                yield f"{indent}{b.name} = empty({dim_text(b.size)}, {type_name(b.dtype)})"
+                shape = f"{dim_text(b.size)}, {type_name(b.dtype)}"
+                yield f"{indent}{b.name} = empty({shape})"
                 yield f"{indent}p_{b.name} = pointer({b.name})"
             case Call():
                 left = f"{s.result} = " if s.result else ""
@@ -343,11 +350,15 @@ class Emitter:
             template = template.replace(" + ", " | ").replace(" * ", " & ")
         short = {d for d in (*kinds, x.dtype) if d.kind == "f"} == {np.dtype("f4")}
         if short:
-            template = _FLOAT.sub(lambda m: self.literal(m[0], np.dtype("f4")), template)
+            template = _FLOAT.sub(
+                lambda m: self.literal(m[0], np.dtype("f4")), template
+            )
         template = special(template, x) or template
         template = _CALL.sub(self.bind, template)
         text = template.format(*map(self.scalar, x.args))
-        return text if natural(template, x) else f"convert({text}, {type_name(x.dtype)})"
+        return (
+            text if natural(template, x) else f"convert({text}, {type_name(x.dtype)})"
+        )
 
     def bind(self, m: re.Match[str]) -> str:
         name = SCALARS.get(m[1], m[1])

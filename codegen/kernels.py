@@ -464,7 +464,7 @@ class Lowering:
 
 def supported(dtype: DType) -> None:
     """Refuse dtypes which kernels cannot hold."""
-    if dtype.kind == "c" or dtype.itemsize == 2 and dtype.kind == "f":
+    if dtype.kind == "c" or (dtype.itemsize == 2 and dtype.kind == "f"):
         raise UnsupportedError(
             f"compiled code has no {dtype.name} yet",
             rule="kernels compute with bool, integers, float32 and float64.",
@@ -601,18 +601,18 @@ def _leave(low: Lowering) -> list[Result]:
         else:
             x = low.let(cast(low.element(r, ()), t.dtype))
             pending.append((target, x))
-    for target, place in pending:
-        if isinstance(place, Stored):
-            low.copy_into(target, place)
+    for target, final in pending:
+        if isinstance(final, Stored):
+            low.copy_into(target, final)
         else:
-            low.emit(Store(target, 0, place))
+            low.emit(Store(target, 0, final))
     return [r for r in results if r is not None]
 
 
 def _memory(low: Lowering, p: Value, own: Mapping[Value, Place]) -> Buffer:
-    place = own[p]
-    if isinstance(place, Stored):
-        return place.buffer
+    memory = own[p]
+    if isinstance(memory, Stored):
+        return memory.buffer
     k = low.f.params.index(p)
     return next(b for b in low.buffers if b.place == "param" and b.name == f"a{k}")
 
@@ -622,15 +622,15 @@ def _result(low: Lowering, i: int, r: Operand, t: Type) -> Reg | Buffer:
         name = f"result{i}"
         low.emit(Let(name, cast(low.element(r, ()), t.dtype)))
         return Reg(name, t.dtype)
-    place = low.stored(r)
+    found = low.stored(r)
     have = low.result_buffers.get(i)
-    if have is not None and place.buffer is have and place.whole:
+    if have is not None and found.buffer is have and found.whole:
         return have
-    b = have if have is not None and place.buffer is not have else None
+    b = have if have is not None and found.buffer is not have else None
     if b is None:
         if have is not None:
             del low.result_buffers[i]
             have = None
         b = low.result_buffer(i, t)
-    low.copy_into(b, place)
+    low.copy_into(b, found)
     return b

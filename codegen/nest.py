@@ -35,7 +35,7 @@ from ..ir.errors import IndexRangeError, InternalError, RetrogradeError, ShapeEr
 from ..ir.func import Node, Operand, Value, type_of
 from ..ir.op import Fold, Kind
 from ..ir.types import BOOL, I64, DType, Shape, promote
-from .kernels import Stored, at, cast, compare, either, plus, supported, whole, wrap
+from .kernels import Stored, at, cast, compare, either, supported, whole, wrap
 from .nests import (
     Apply,
     Bind,
@@ -178,7 +178,7 @@ class Nest:
         return Apply(template, tuple(args), v.type.dtype)
 
     def gathered(self, node: Node, index: Index) -> Index:
-        """Return the index of a gather's base, wrapped; a flag notes what is outside."""
+        """Return the index of a gather's base; a flag notes what is out of range."""
         shape = gathered_shape(node)
         position = node.attrs["position"]
         part = index[position : position + len(shape)]
@@ -294,9 +294,7 @@ def _by_space(
     roots: Sequence[tuple[Value, Node, Value]],
 ) -> dict[tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]]:
     """Group the results by index space and, where it matters, by order of loops."""
-    spaces: dict[
-        tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]
-    ] = {}
+    spaces: dict[tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]] = {}
     for root in roots:
         r, node, _ = root
         shape = space_of(node, r)
@@ -451,7 +449,6 @@ def _need_elements(nest: Nest, node: Node, shape: Shape, out: Value) -> None:
 
 
 def _scatter(nest: Nest, node: Node, b: Buffer) -> None:
-    low = nest.low
     x, new = node.operands[:2]
     base = type_of(x)
     part = part_type(node).shape
@@ -505,9 +502,7 @@ def _suffix(axes: Sequence[Axis], over: frozenset[Symbol]) -> int:
 
 
 def _is_first(axes: Sequence[Axis], over: frozenset[Symbol]) -> Scalar:
-    zeros = [
-        compare("==", at(a.index), Lit(0, I64)) for a in axes if a.symbol in over
-    ]
+    zeros = [compare("==", at(a.index), Lit(0, I64)) for a in axes if a.symbol in over]
     if not zeros:
         return Lit(True, BOOL)
     first = zeros[0]
@@ -571,7 +566,9 @@ def _fold(
         total = Reg(r.name, I64)
     elif r.fold.start == "first" and r.first is None:
         stepped = step(r.fold, acc, dtype, x=x)
-        body.append(Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype)))
+        body.append(
+            Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype))
+        )
         total = acc
     elif sums:
         total = _sum(low, axes[level:], acc, x, before[level], body, opening, closing)
@@ -696,7 +693,9 @@ def _collapse(nest: Nest, axes: list[Axis], body: list[Statement]) -> list[Axis]
     k = len(axes) - 2
     while k >= 0:
         a, b = axes[k], axes[k + 1]
-        kept = all((a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions)
+        kept = all(
+            (a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions
+        )
         folds = any(r.fold.index for r in nest.reductions)
         if kept and not folds and _one_run(nest, body, a, b):
             _substitute(nest, body, {a.symbol: 0})
@@ -740,9 +739,7 @@ def _one_run(nest: Nest, body: list[Statement], a: Axis, b: Axis) -> bool:
     return True
 
 
-def _substitute(
-    nest: Nest, body: list[Statement], values: dict[Symbol, Dim]
-) -> None:
+def _substitute(nest: Nest, body: list[Statement], values: dict[Symbol, Dim]) -> None:
     def change(d: Dim) -> Dim:
         return dims.substitute(d, values)
 
