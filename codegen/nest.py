@@ -348,9 +348,9 @@ def _buffer(low: Lowering, node: Node, out: Value) -> Buffer | None:
     b = low.target(out)
     base = node.operands[0]
     known = low.values[base] if isinstance(base, Value) else None
-    if not isinstance(known, Stored):
-        raise InternalError(f"{node.op.name}: the base is not in memory")
-    if known.buffer is not b:
+    if not isinstance(known, Stored):  # one number at every index
+        low.emit(Fill(b, 0, t.size, cast(low.element(base, ()), t.dtype)))
+    elif known.buffer is not b:
         low.copy_into(b, known)
     return b
 
@@ -422,8 +422,10 @@ def _reduction(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
     level = _suffix(nest.axes, over)
     if fold.start == "first" and not fold.index and level + len(over) == len(nest.axes):
         zeros = [0 if a.symbol in over else a.index for a in nest.axes]
-        found = nest.low.element(x, place(t.shape, zeros)) if over else value
-        if x not in nest.inside and isinstance(found, Load):
+        found = (
+            value if x in nest.inside else nest.low.element(x, place(t.shape, zeros))
+        )
+        if over and isinstance(found, Load):
             # Taken twice: a fold that starts with an element is idempotent.
             r.first = cast(found, wanted)
     if fold.start == "first":

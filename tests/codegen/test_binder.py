@@ -166,3 +166,16 @@ def test_negative_size_is_an_error() -> None:
     np.testing.assert_array_equal(k([np.int64(2)])[0], [1.5, 1.5])
     with pytest.raises(ShapeError):
         k([np.int64(-1)])
+
+
+def test_one_number_everywhere_can_be_written_into() -> None:
+    k = kernel(
+        """func @f(%x: f64) -> (f64[3], f64[3]) {
+  %a: f64[3] = broadcast_to %x {shape=(3,)}
+  %b: f64[3] = select_scatter %a, 5.0, 1 {axis=0}
+  return %a, %b
+}"""
+    )
+    a, b = k([2.0])
+    np.testing.assert_array_equal(a, [2.0, 2.0, 2.0])
+    np.testing.assert_array_equal(b, [2.0, 5.0, 2.0])
