@@ -2,8 +2,8 @@
 
 A program is a function `program(x, y, s)` of two float arrays and a float. Its lines
 take views of every kind, write through them, broadcast, reduce, gather and join. While
-a program is drawn it is run with NumPy, line by line, so that shapes are known and every
-line is legal.
+a program is drawn it is run with NumPy, line by line, so that shapes are known and
+every line is legal.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class _Drawer:
         return found or ["x"]
 
     def emit(self, line: str) -> bool:
-        """Run a line in NumPy; illegal lines and lines with large values are dropped."""
-        trial = {k: v for k, v in self.env.items()}
+        """Run a line in NumPy; drop it if it is illegal or its values are large."""
+        trial = dict(self.env)
         saved = {k: v.copy() for k, v in trial.items() if isinstance(v, np.ndarray)}
         try:
             with np.errstate(all="ignore"):
@@ -123,7 +123,11 @@ class _Drawer:
         v = self.env[a]
         kinds = [f"{a}[{self.key(v.shape)}]"] * 3 + [f"{a}.T", f"{a}.reshape(-1)"]
         if v.ndim == 2:
-            kinds += [f"np.diagonal({a}).copy()", f"np.flip({a}, 1)", f"{a}.swapaxes(0, 1)"]
+            kinds += [
+                f"np.diagonal({a}).copy()",
+                f"np.flip({a}, 1)",
+                f"{a}.swapaxes(0, 1)",
+            ]
         if v.ndim >= 1:
             kinds += [f"np.flip({a})", f"{a}.ravel()", f"{a}[None]"]
         return str(self.pick(kinds))
