@@ -350,9 +350,9 @@ def _buffer(low: Lowering, node: Node, out: Value) -> Buffer | None:
     b = low.target(out)
     base = node.operands[0]
     known = low.values[base] if isinstance(base, Value) else None
-    if not isinstance(known, Stored):
-        raise InternalError(f"{node.op.name}: the base is not in memory")
-    if known.buffer is not b:
+    if not isinstance(known, Stored):  # a number, repeated
+        low.emit(Fill(b, 0, t.size, cast(low.element(base, ()), t.dtype)))
+    elif known.buffer is not b:
         low.copy_into(b, known)
     return b
 
