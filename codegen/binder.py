@@ -14,6 +14,7 @@ import numba
 import numpy as np
 
 from ..ir import dims
+from ..ir.dims import Dim
 from ..ir.errors import MutationError
 from ..ir.types import DType
 from .compile import compile_entry
@@ -59,14 +60,19 @@ def signature(p: Program, ndims: Sequence[int]) -> tuple[Any, ...]:
             t = types.Array(t, ndims[k], "C", readonly=k not in written)
         out.append(t)
     out += [types.int64] * len(p.symbols)
-    for r in p.results:
-        if isinstance(r.what, Buffer) and r.what.place == "result":
-            out.append(types.Array(numba_type(r.dtype), len(r.shape), "C"))
+    for b, shape in result_buffers(p):
+        out.append(types.Array(numba_type(b.dtype), len(shape), "C"))
     for b, _ in p.constants:
         out.append(types.Array(numba_type(b.dtype), 1, "C", readonly=True))
     if any(b.place == "arena" for b in p.buffers):
         out.append(types.Array(types.uint8, 1, "C"))
     return tuple(out)
+
+
+def result_buffers(p: Program) -> list[tuple[Buffer, tuple[Dim, ...]]]:
+    """Return the memory of results in the order of the entry's arguments, and shapes."""
+    shapes = {r.what: r.shape for r in p.results if isinstance(r.what, Buffer)}
+    return [(b, shapes[b]) for b in p.buffers if b.place == "result"]
 
 
 def normal(x: Any, dtype: DType) -> Any:
@@ -155,12 +161,10 @@ def _caller(p: Program, space: dict[str, Any]) -> list[str]:
     for line in _sizes(p):
         add(f"    {line}")
     call = [*names, *symbols]
-    for b in p.buffers:
-        if b.place == "result":
-            r = next(r for r in p.results if r.what is b)
-            shape = ", ".join(map(dim_text, r.shape))
-            add(f"    {b.name} = empty(({shape},), {_dtype(b.dtype, space)})")
-            call.append(b.name)
+    for b, sizes in result_buffers(p):
+        shape = ", ".join(map(dim_text, sizes))
+        add(f"    {b.name} = empty(({shape},), {_dtype(b.dtype, space)})")
+        call.append(b.name)
     for b, data in p.constants:
         space[f"data_{b.name}"] = data
         call.append(f"data_{b.name}")

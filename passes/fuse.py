@@ -353,11 +353,13 @@ class _Fuser:
             return
         was_kept = self.is_kept(k)
         self.hard.add(x)
-        if not was_kept:
+        if was_kept:
+            return
+        if self.keys[k] is not None:
             units.append(Unit([k], self.level[k], self.keys[k]))
-            if self.keys[k] is None:  # a view: what it is a view of, too
-                for y in self.nodes[k].operands:
-                    self.keep(y, units)
+            return
+        for y in self.nodes[k].operands:  # of a view, which has a unit of its own
+            self.keep(y, units)
 
     def clashes(self, unit: Unit, node: Node) -> bool:
         nodes = [self.nodes[k] for k in unit.members]
