@@ -10,7 +10,7 @@ from .nests import drop_unused
 __all__ = ["Kernel", "build"]
 
 
-def build(func: Func, *, name: str) -> Kernel:
+def build(func: Func, *, name: str | None = None) -> Kernel:
     """Compile a pure Func into a callable kernel.
 
     >>> import numpy as np
@@ -21,6 +21,6 @@ def build(func: Func, *, name: str) -> Kernel:
     >>> build(parse(text + "  return %s" + chr(10) + "}"), name="f")([np.ones(3)])
     [np.float64(3.0)]
     """
-    program = lower(func, name)
+    program = lower(func, name or func.name)
     drop_unused(program)
     return bind(program, [p.type.ndim for p in func.params])

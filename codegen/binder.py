@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from ..ir import dims
-from ..ir.dims import Dim
+from ..ir.dims import Symbol
 from ..ir.errors import MutationError
 from ..ir.types import DType
 from .compile import compile_entry
@@ -60,19 +60,15 @@ def signature(p: Program, ndims: Sequence[int]) -> tuple[Any, ...]:
             t = types.Array(t, ndims[k], "C", readonly=k not in written)
         out.append(t)
     out += [types.int64] * len(p.symbols)
-    for b, shape in result_buffers(p):
-        out.append(types.Array(numba_type(b.dtype), len(shape), "C"))
+    for b in p.buffers:  # the order of the entry's parameters
+        if b.place == "result":
+            r = next(r for r in p.results if r.what is b)
+            out.append(types.Array(numba_type(r.dtype), len(r.shape), "C"))
     for b, _ in p.constants:
         out.append(types.Array(numba_type(b.dtype), 1, "C", readonly=True))
     if any(b.place == "arena" for b in p.buffers):
         out.append(types.Array(types.uint8, 1, "C"))
     return tuple(out)
-
-
-def result_buffers(p: Program) -> list[tuple[Buffer, tuple[Dim, ...]]]:
-    """Return the memory of results in the order of the entry's arguments, and shapes."""
-    shapes = {r.what: r.shape for r in p.results if isinstance(r.what, Buffer)}
-    return [(b, shapes[b]) for b in p.buffers if b.place == "result"]
 
 
 def normal(x: Any, dtype: DType) -> Any:
@@ -161,10 +157,12 @@ def _caller(p: Program, space: dict[str, Any]) -> list[str]:
     for line in _sizes(p):
         add(f"    {line}")
     call = [*names, *symbols]
-    for b, sizes in result_buffers(p):
-        shape = ", ".join(map(dim_text, sizes))
-        add(f"    {b.name} = empty(({shape},), {_dtype(b.dtype, space)})")
-        call.append(b.name)
+    for b in p.buffers:
+        if b.place == "result":
+            r = next(r for r in p.results if r.what is b)
+            shape = ", ".join(map(dim_text, r.shape))
+            add(f"    {b.name} = empty(({shape},), {_dtype(b.dtype, space)})")
+            call.append(b.name)
     for b, data in p.constants:
         space[f"data_{b.name}"] = data
         call.append(f"data_{b.name}")
@@ -214,7 +212,7 @@ def _dtype(dtype: DType, space: dict[str, Any]) -> str:
 
 def _sizes(p: Program) -> list[str]:
     """Read the sizes that results or scratch memory depend on."""
-    needed = set()
+    needed: set[Symbol] = set()
     for r in p.results:
         if isinstance(r.what, Buffer) and r.what.place in ("result", "local"):
             for d in r.shape:

@@ -550,9 +550,9 @@ def _enter(low: Lowering) -> tuple[list[Buffer | Reg], list[tuple[Symbol, int, i
             if s is not None and s not in known:
                 known.add(s)
                 sizes.append((s, k, axis))
-    for p, b in zip(f.params, params, strict=True):
-        if isinstance(b, Buffer):
-            low.define(p, whole(b, p.type.shape))
+    for p, x in zip(f.params, params, strict=True):
+        if isinstance(x, Buffer):
+            low.define(p, whole(x, p.type.shape))
     return params, sizes
 
 
@@ -576,7 +576,7 @@ def _leave(low: Lowering) -> list[Result]:
         if i not in updates:
             what = _result(low, i, r, t)
             results[i] = Result(what, t.shape, t.dtype, t.scalar, t.weak)
-    pending = []
+    pending: list[tuple[Buffer, Place]] = []
     memory = {low.f.params[j]: j for j in updates.values()}
     own = {p: low.values[p] for p in memory}
     for i, j in updates.items():

@@ -565,19 +565,41 @@ def _fold(
         body.append(Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype)))
         total = acc
     elif sums:
-        size = axes[-1].size
-        if isinstance(size, int) and size <= BLOCK:
-            body.append(Set(name, x, plus=True))
-        else:
-            part = Reg(low.fresh("part"), dtype)
-            opening.append(Set(part.name, _start(r.fold, dtype)))
-            body.append(Set(part.name, x, plus=True))
-            closing.append(Set(name, Apply("({0} + {1})", (acc, part), dtype)))
-        total = acc
+        total = _sum(low, axes[level:], acc, x, before[level], body, opening, closing)
     else:
         body.append(Set(name, step(r.fold, acc, dtype, x=x)))
         total = acc
     _finish(low, r, axes, outer, total, after[level], before)
+
+
+def _sum(
+    low: Lowering,
+    axes: Sequence[Axis],
+    acc: Reg,
+    x: Scalar,
+    before: list[Statement],
+    body: list[Statement],
+    opening: list[Statement],
+    closing: list[Statement],
+) -> Scalar:
+    """Emit a sum of floats: blocks in any order, then block by block.
+
+    What the additions of block sums lose is added up beside them, so that the result
+    is at least as accurate as a pairwise sum.
+    """
+    count = dims.product(a.size for a in axes)
+    if isinstance(count, int) and count <= BLOCK:
+        body.append(Set(acc.name, x, plus=True))
+        return acc
+    dtype = acc.dtype
+    part, loss = Reg(low.fresh("part"), dtype), Reg(low.fresh("loss"), dtype)
+    before.append(Set(loss.name, Lit(0.0, dtype)))
+    opening.append(Set(part.name, Lit(0.0, dtype)))
+    body.append(Set(part.name, x, plus=True))
+    more = Apply("lost({0}, {1})", (acc, part), dtype)
+    closing.append(Set(loss.name, Apply("({0} + {1})", (loss, more), dtype)))
+    closing.append(Set(acc.name, Apply("({0} + {1})", (acc, part), dtype)))
+    return Apply("({0} + {1})", (acc, loss), dtype)
 
 
 def _finish(

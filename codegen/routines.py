@@ -309,6 +309,8 @@ class _Matrix:
         self.stored = low.stored(x)
         self.vector = t.ndim == 1
         self.column = column
+        self.rows: Dim
+        self.columns: Dim
         self.stack: Shape = t.shape[:-2]
         if self.vector:
             size = t.shape[0]

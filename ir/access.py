@@ -11,6 +11,7 @@ from .dims import Dim, Facts, Symbol
 from .func import Node, Operand, Value, type_of
 from .op import OPS, Fold, Kind, Op
 from .types import Shape, Type, broadcast_shapes
+from .verify import loop_facts
 
 Index = tuple[Dim, ...]
 
@@ -153,6 +154,8 @@ def may_fail(node: Node, facts: Facts) -> bool:
         return True
     if any(True for _ in conditions(node, facts)):
         return True
+    if node.op.kind is Kind.FOR:
+        facts = facts.having(*loop_facts(node))
     return any(may_fail(n, facts) for r in node.regions for n in r.nodes)
 
 

@@ -16,7 +16,7 @@ from ..ir import dims
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.func import Block, Func, Node, Operand, Value, dims_of_node
 from ..ir.op import Kind
-from .scope import defined_symbol
+from .scope import defined_symbol, definers
 
 LOOPS = (Kind.FOR, Kind.WHILE)
 
@@ -44,7 +44,9 @@ class _Live:
     def __init__(self, f: Func) -> None:
         self.node_of: dict[Value, tuple[Node, int]] = {}
         self.carry_of: dict[Value, tuple[Node, int]] = {}
-        self.defines: dict[Symbol, Node] = {}
+        # One symbol may be defined in several regions: all of them are kept then.
+        self.defines: dict[Symbol, list[Node]] = {}
+        self.definers = definers(f)
         self.around: dict[Node, Node | None] = {}
         self.values: set[Value] = set()
         self.nodes: set[Node] = set()
@@ -64,8 +66,8 @@ class _Live:
             for k, v in enumerate(node.results):
                 self.node_of[v] = (node, k)
             s = defined_symbol(node)
-            if s is not None:
-                self.defines[s] = node
+            if s is not None and node in self.definers:
+                self.defines.setdefault(s, []).append(node)
             if node.op.kind is Kind.WRITE:
                 writes.append(node)
             if node.op.kind in LOOPS:
@@ -91,8 +93,7 @@ class _Live:
             for s in dims.symbols_of(d):
                 if s not in self.symbols:
                     self.symbols.add(s)
-                    if s in self.defines:
-                        node = self.defines[s]
+                    for node in self.defines.get(s, ()):
                         self.need(node.results)
 
     def run(self, node: Node) -> None:

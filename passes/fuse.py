@@ -44,8 +44,18 @@ from ..ir.access import (
     writes_of,
 )
 from ..ir.build import IRBuilder, names_in
-from ..ir.dims import Facts, symbol
-from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
+from ..ir.dims import Expr, Facts, Symbol, as_symbol, symbol, symbols_of
+from ..ir.func import (
+    Block,
+    Func,
+    Node,
+    Operand,
+    Value,
+    dims_of_node,
+    free_values,
+    type_of,
+    walk,
+)
 from ..ir.op import OPS, Fold, Kind
 from ..ir.types import Shape
 from ..ir.verify import loop_facts
@@ -104,6 +114,18 @@ class _Fuser:
         self.level = [0] * len(self.nodes)
         self.users: list[list[int]] = [[] for _ in self.nodes]
         self.alone: set[int] = set()
+        self.sizes = {
+            s: k
+            for k, n in enumerate(self.nodes)
+            if (s := as_symbol(n.attrs.get("count", 0))) is not None
+        }
+
+    def sized_by(self, node: Node) -> set[int]:
+        """Return the nodes that define symbols which a node mentions."""
+        if not self.sizes:
+            return set()
+        found = set(symbols_of_node(node))
+        return {self.sizes[s] for s in found & self.sizes.keys()}
 
     def regions(self, node: Node) -> Node:
         """Fuse inside the regions of a node."""
@@ -226,6 +248,18 @@ class _Fuser:
         for y in node.operands:
             yield from self.leaves(y)
 
+    def read_by(self, k: int) -> Iterator[tuple[Operand, Value]]:
+        """Yield what node k reads, with the operand that leads there."""
+        node = self.nodes[k]
+        in_memory = set(self.hard_uses(k, node))
+        for x in node.operands:
+            if isinstance(x, Value) and x in in_memory:
+                yield x, x
+            else:
+                yield from ((x, leaf) for leaf in self.leaves(x))
+        for region in node.regions:
+            yield from ((v, v) for v in free_values(region))
+
     def joins(self, k: int, x: Value) -> bool:
         """Tell whether node k may compute its operand x in its own iteration."""
         j = self.at.get(x)
@@ -248,18 +282,16 @@ class _Fuser:
         """See Note [levels]."""
         for k, node in enumerate(self.nodes):
             level = 0
-            operands: list[Operand] = list(node.operands)
-            for region in node.regions:
-                operands.extend(free_values(region))
-            for x in operands:
-                for leaf in self.leaves(x):
-                    j = self.at.get(leaf)
-                    if j is None:
-                        continue
-                    self.users[j].append(k)
-                    within = x is leaf and self.joins(k, leaf)
-                    crosses = self.keys[j] is not None and not within
-                    level = max(level, self.level[j] + crosses)
+            for x, leaf in self.read_by(k):
+                j = self.at.get(leaf)
+                if j is None:
+                    continue
+                self.users[j].append(k)
+                within = x is leaf and self.joins(k, leaf)
+                crosses = self.keys[j] is not None and not within
+                level = max(level, self.level[j] + crosses)
+            for j in self.sized_by(node) - {k}:
+                level = max(level, self.level[j])
             self.level[k] = level
 
     def sink(self) -> None:
@@ -299,19 +331,18 @@ class _Fuser:
             return k
 
         seen: dict[tuple[Key, int, Value], int] = {}
-        for k, node in enumerate(self.nodes):
+        for k in range(len(self.nodes)):
             key = self.keys[k]
             if key is None or not self.is_kept(k):
                 continue
-            for x in node.operands:
-                for leaf in self.leaves(x):
-                    j = self.at.get(leaf)
-                    near = j is not None and x is leaf and self.joins(k, leaf)
-                    if near and j is not None and self.level[j] == self.level[k]:
-                        parent[find(k)] = find(j)
-                    elif leaf.type.shape:
-                        first = seen.setdefault((key, self.level[k], leaf), k)
-                        parent[find(k)] = find(first)
+            for x, leaf in self.read_by(k):
+                j = self.at.get(leaf)
+                near = j is not None and x is leaf and self.joins(k, leaf)
+                if near and j is not None and self.level[j] == self.level[k]:
+                    parent[find(k)] = find(j)
+                elif leaf.type.shape:
+                    first = seen.setdefault((key, self.level[k], leaf), k)
+                    parent[find(k)] = find(first)
         groups: dict[int, Unit] = {}
         for k in range(len(self.nodes)):
             if self.keys[k] is None:
@@ -412,14 +443,17 @@ class _Fuser:
             needed.add(x)
             if x in owner:
                 u.needs.add(owner[x])
+        self.need_sizes(u, node, owner)
         u.emitted = (node,)
+
+    def need_sizes(self, u: Unit, node: Node, owner: dict[Value, int]) -> None:
+        for k in self.sized_by(node):
+            u.needs.update(owner[v] for v in self.nodes[k].results)
 
     def emit_group(self, u: Unit, needed: set[Value], owner: dict[Value, int]) -> None:
         members = set(u.members)
         inner: dict[Value, Value] = {}
         nodes: list[Node] = []
-        roots = set(u.roots)
-        count = [0]
 
         def copy(v: Value) -> Value:
             """Bring the definition of a value into the region."""
@@ -443,8 +477,7 @@ class _Fuser:
                     stack.append((x, True))
                     stack.extend((y, False) for y in reversed(self.inward(node, values)))
                     continue
-                self.copy_node(node, x, inner, nodes, x in roots, needed, owner, u)
-                count[0] += 1
+                self.copy_node(node, x, inner, nodes, needed, owner, u)
             return inner[v]
 
         for r in u.roots:
@@ -469,7 +502,6 @@ class _Fuser:
         x: Value,
         inner: dict[Value, Value],
         nodes: list[Node],
-        is_root: bool,
         needed: set[Value],
         owner: dict[Value, int],
         u: Unit,
@@ -490,6 +522,7 @@ class _Fuser:
                 operands.append(y)
             else:
                 operands.append(inner[y] if isinstance(y, Value) else y)
+        self.need_sizes(u, node, owner)
         v = Value(self.names.name(x.name), x.type)
         inner[x] = v
         nodes.append(Node(node.op, tuple(operands), node.attrs, (v,), (), node.loc))
@@ -511,6 +544,18 @@ class _Fuser:
                 waiting[j].discard(i)
                 if not waiting[j]:
                     heapq.heappush(ready, (max(units[j].members), j))
+
+
+def symbols_of_node(node: Node) -> Iterator[Symbol]:
+    """Yield the symbols that a node mentions, in its regions too."""
+    for region in node.regions:
+        for inner in walk(region):
+            yield from symbols_of_node(inner)
+        for x in region.results:
+            if isinstance(x, Expr):
+                yield from symbols_of(x)
+    for d in dims_of_node(node):
+        yield from symbols_of(d)
 
 
 def key_of(node: Node) -> Key | None:

@@ -19,7 +19,7 @@ from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
 from ..ir.op import OPS, Kind
 from ..ir.types import I64, Type
 from .dce import dce
-from .scope import ScopedBuilder, defined_symbol, with_operands
+from .scope import ScopedBuilder, defined_symbol, definers, with_operands
 from .tape import FREE, TAPE_COST, Sources, elements, mentioned
 from .vjp import Reversed, Step
 
@@ -58,7 +58,9 @@ def partition(
     forward, backward = _split(joint.nodes, cotangents)
     b = ScopedBuilder(joint, names_in(joint))
     needed = _reachable(forward, results)
-    sources = _Residuals(b, Block(params, tuple(forward)), forward, needed)
+    sources = _Residuals(
+        b, Block(params, tuple(forward)), forward, needed, definers(joint)
+    )
     sources.want(Reversed([], cotangents, backward, [*joint.results[n_results:]]))
     name = joint.name.removesuffix(".joint")
     saved = tuple(sources.taped)
@@ -105,11 +107,16 @@ class _Residuals(Sources):
     """Saves whole values; what only the pullback needs may be computed there."""
 
     def __init__(
-        self, b: ScopedBuilder, block: Block, nodes: Sequence[Node], needed: set[Node]
+        self,
+        b: ScopedBuilder,
+        block: Block,
+        nodes: Sequence[Node],
+        needed: set[Node],
+        known: set[Node],
     ) -> None:
         self.needed = needed
         self.symbols: dict[Symbol, None] = {}
-        super().__init__(b, block, [Step(n) for n in nodes], None)
+        super().__init__(b, block, [Step(n) for n in nodes], None, known)
 
     def repeating(self, nodes: Sequence[Node]) -> float:
         """Return the cost of computing nodes in the pullback, or inf."""

@@ -51,6 +51,31 @@ def defined_symbol(node: Node) -> Symbol | None:
     return dims.as_symbol(count) if isinstance(count, Expr) else None
 
 
+def definers(f: Func) -> set[Node]:
+    """Return the nodes that define a symbol.
+
+    A node whose `count` is known already where it stands checks it instead.
+    """
+    found: set[Node] = set()
+
+    def visit(block: Block, known: set[Symbol]) -> set[Symbol]:
+        known = set(known)
+        for node in block.nodes:
+            s = defined_symbol(node)
+            if s is not None and s not in known:
+                known.add(s)
+                found.add(node)
+            inner = known
+            for region in node.regions:
+                after = visit(region, inner)
+                inner = after if node.op.kind is Kind.WHILE else known
+        return known
+
+    sizes = (d for p in f.params for d in p.type.shape)
+    visit(f.body, {*f.symbols, *(s for d in sizes for s in dims.symbols_of(d))})
+    return found
+
+
 def symbols_in(f: Func) -> set[str]:
     """Return the names of all symbols of a Func, those of regions included."""
     found = {s.name for s in f.symbols}

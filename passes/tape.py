@@ -84,8 +84,10 @@ class Sources:
         block: Block,
         steps: Sequence[Step],
         loop: Range | None,
+        definers: set[Node],
         fixed: Iterable[Value] = (),
     ) -> None:
+        self.definers = definers
         self.b, self.block, self.steps, self.loop = b, block, steps, loop
         self.made: dict[Value, _Made] = {}
         self.order: list[_Made] = []
@@ -110,12 +112,15 @@ class Sources:
         made = _Made(k, nodes, self.repeating(nodes), self.inputs(nodes), values)
         made.again = self._total(made)
         self.order.append(made)
-        own = (defined_symbol(n) for n in nodes)
+        own = (defined_symbol(n) for n in nodes if self._defines(n))
         self.counts.update((s, made) for s in own if s is not None)
         self.counts.update((s, made) for s in defines if isinstance(s, Symbol))
         for v in values:
             self.made[v] = made
             self.cost[v] = min(made.again, self.saving(v))
+
+    def _defines(self, node: Node) -> bool:
+        return node in self.definers or node.op.kind is Kind.SIZE
 
     def _total(self, made: _Made) -> float:
         """Return the cost of computing a step again, with what it reads."""

@@ -24,7 +24,14 @@ from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
 from ..ir.op import OPS, Kind, Zero
 from ..ir.types import F64, Type
 from . import activity
-from .scope import Renamer, ScopedBuilder, defined_symbol, symbols_in, with_operands
+from .scope import (
+    Renamer,
+    ScopedBuilder,
+    defined_symbol,
+    definers,
+    symbols_in,
+    with_operands,
+)
 
 Cotangents = dict[Value, Operand]
 
@@ -141,6 +148,7 @@ class Reverser:
     def __init__(self, b: ScopedBuilder, f: Func, wrt: Sequence[Value]) -> None:
         self.b = b
         self.symbols = symbols_in(f)
+        self.definers = definers(f)
         self.active: set[Value] = set(wrt)
         activity.forward(f.nodes, self.active)
 
@@ -293,7 +301,7 @@ class Reverser:
         """Put in front of a reversed branch the forward nodes that it reads."""
         from .tape import Sources
 
-        sources = Sources(self.b, region, back.steps, loop=None)
+        sources = Sources(self.b, region, back.steps, None, self.definers)
         sources.want(back)
         with self.b.region(node) as before:
             values = self.replay(sources.again(), {})

@@ -46,7 +46,7 @@ def reverse_for(
         for p, x, y in zip(body.params, node.operands, body.results, strict=True)
         if y is p
     }
-    sources = Sources(r.b, body, back.steps, forward, fixed)
+    sources = Sources(r.b, body, back.steps, forward, r.definers, fixed)
     sources.want(back)
     step = _with_tapes(r, node, forward, back, sources)
     block = _prepared(r, head, back, sources, step, forward, fixed)

@@ -86,6 +86,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "lost",
     "maximum",
     "minimum",
     "power",
@@ -368,6 +369,18 @@ def where(typingctx: Any, condition: Any, x: Any, y: Any) -> tuple[Any, Any]:
         return builder.select(*args)
 
     return t(types.boolean, t, t), code
+
+
+def _lost(b: Builder, t: Any, x: Value, y: Value) -> Value:
+    total = b.fadd(x, y)
+    back = b.fsub(total, x)
+    error = b.fadd(b.fsub(x, b.fsub(total, back)), b.fsub(y, back))
+    finite = b.fcmp_ordered("<", _llvm(b, "llvm.fabs", total), x.type(math.inf))
+    return b.select(finite, error, x.type(0))
+
+
+# What x + y loses to rounding; 0 where the sum is not finite.
+lost = _binary("lost", _lost)
 
 
 # ---------------------------------------------------------------- powers, logarithms

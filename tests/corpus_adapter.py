@@ -39,8 +39,7 @@ def value_and_vjp(
     given = [None] * len(flat) if cotangents is None else cotangents
     weights = _weights(value, iter(given))
     kept = [None] * len(args) if mut_cotangents is None else mut_cotangents
-    last = tuple(_weight(a, ct) for a, ct in zip(finals, kept, strict=True))
-    grads = pullback((weights, last))
+    grads = pullback((weights, tuple(kept)))
     return _numbers(flat), _numbers(finals), _numbers(grads)
 
 
@@ -109,14 +108,10 @@ def _flatten(value: Any) -> Iterator[Any]:
 
 
 def _weights(value: Any, flat: Iterator[Any]) -> Any:
-    """Arrange flat cotangents like the value; those that are None become zeros."""
+    """Arrange flat cotangents like the value; None stands for zeros."""
     if isinstance(value, (tuple, list)):
         return type(value)([_weights(item, flat) for item in value])
-    return _weight(value, next(flat))
-
-
-def _weight(leaf: Any, given: Any) -> Any:
-    return np.zeros_like(_number(leaf)) if given is None else given
+    return next(flat)
 
 
 def _number(leaf: Any) -> Any:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..ir import dims
 from ..ir.dims import Dim, Expr
+from ..ir.errors import UnsupportedError
 from ..ir.func import Node, Operand, Value
 from ..ir.op import Op
 from . import dispatch
 from .containers import Tree, flatten_tree
 from .convert import Operators, convert, operators
+from .location import user_location
 from .symbols import SymInt
 from .tensor import Tensor
 from .trace import Trace, dims_of
@@ -112,8 +115,8 @@ def run_traced(
     return flatten_tree(out)
 
 
-class TraceOperators(Operators):
-    """Control flow while tracing: what is static stays Python."""
+class EagerOperators(Operators):
+    """Plain control flow; arrays that the function makes are Tensors."""
 
     def __init__(self) -> None:
         from .functions import INTERCEPTS
@@ -121,8 +124,40 @@ class TraceOperators(Operators):
         super().__init__(INTERCEPTS)
 
 
-class EagerOperators(TraceOperators):
-    """Plain control flow; arrays that the function makes are Tensors."""
+class TraceOperators(EagerOperators):
+    """Control flow while tracing: what is static stays Python.
+
+    Calls whose answer changes from call to call are refused: it would be baked in.
+    """
+
+    def call(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _home(f) in CHANGING:
+            name = getattr(f, "__name__", repr(f))
+            raise UnsupportedError(
+                f"{_home(f)}.{name}: its answer changes from call to call",
+                location=user_location(),
+                rule="A compiled function is traced once: the answer would never "
+                "change again.",
+                hint="call it outside and pass the value as an argument",
+            )
+        return super().call(f, args, kwargs)
+
+
+CHANGING = frozenset(
+    {"random", "time", "secrets", "uuid", "datetime", "numpy.random", "_random"}
+)
+
+
+def _home(f: Any) -> str:
+    """Return the module that a callable, or the object it is a method of, is from."""
+    owner = getattr(f, "__self__", None)
+    if owner is None or isinstance(owner, ModuleType):
+        module = getattr(f, "__module__", None) or getattr(owner, "__name__", "")
+    else:
+        cls = owner if isinstance(owner, type) else type(owner)
+        module = cls.__module__
+    parts = str(module).split(".")
+    return ".".join(parts[:2]) if parts[0] == "numpy" else parts[0]
 
 
 def evaluate_attr(a: Any, env: Mapping[dims.Symbol, int]) -> Any:

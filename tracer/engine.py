@@ -13,14 +13,23 @@ from typing import Any
 import numpy as np
 
 from ..ir.build import Builder
-from ..ir.errors import RetrogradeError
+from ..ir.errors import RetrogradeError, UnsupportedError
 from ..ir.op import OPS
 from . import dispatch
 from . import tensor as _tensor
 from .builders import EAGER, tensor_builder
 from .location import user_location
 from .modes import set_grad_enabled
-from .tape import AccumulateGrad, Array, AsStridedBackward0, Node, Owned, Part, ViewNode
+from .tape import (
+    LEAVES,
+    AccumulateGrad,
+    Array,
+    AsStridedBackward0,
+    Node,
+    Owned,
+    Part,
+    ViewNode,
+)
 
 
 class Slot:
@@ -256,7 +265,8 @@ class Run:
         if self.captures is not None:
             self.capture(node, 0, g)
             return
-        accumulate(t, g, owned, self.create_graph)
+        with LEAVES:
+            accumulate(t, g, owned, self.create_graph)
         if t._hooks is not None:
             for hook in tuple(t._hooks.after.values()):
                 hook(t)
@@ -273,7 +283,14 @@ def conjugate(t: Any) -> Any:
         return t
     if not t.requires_grad:
         return _tensor.of(np.conjugate(t._data))
-    return dispatch.apply(OPS["conjugate"], (t,))
+    op = OPS.get("conjugate")
+    if op is None:
+        raise UnsupportedError(
+            "recording the gradient of a complex tensor",
+            location=user_location(),
+            hint="use create_graph=False",
+        )
+    return dispatch.apply(op, (t,))
 
 
 def accumulate(t: Any, g: Any, owned: bool, create_graph: bool) -> None:

@@ -9,7 +9,6 @@ before anything is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,356 +18,27 @@ from ..ir.errors import (
     IndexRangeError,
     RetrogradeError,
     ShapeError,
-    UnsupportedError,
 )
 from ..ir.op import OPS
 from . import dispatch
-from .location import user_location
-from .symbols import SymInt, clamp, is_int
-from .values import concrete, constant, is_scalar, is_symbolic
-
-_INVALID = (
-    "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and "
-    "integer or boolean arrays are valid indices"
+from .keys import (
+    Plan,
+    apply,
+    as_index_array,
+    broadcast_index,
+    in_range,
+    is_array,
+    is_literal,
+    plan,
+    same,
+    show,
+    simple_view,
 )
-_FULL = slice(None)
+from .location import user_location
+from .symbols import SymInt, is_int
+from .values import concrete, is_scalar, is_symbolic
 
-
-def _apply(name: str, *operands: Any, **attrs: Any) -> Any:
-    return dispatch.apply(OPS[name], operands, attrs)
-
-
-# ---------------------------------------------------------------- reading the key
-
-
-@dataclass(slots=True)
-class Plan:
-    """What a key means: views first, then one advanced step.
-
-    `arrays` maps axes of the array after the views to index arrays; `position` is where
-    their broadcast shape goes. `mask` stands alone: it covers the axes from
-    `mask_axis` on.
-    """
-
-    views: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(
-        default_factory=list
-    )
-    axes: list[int] = field(default_factory=list)
-    arrays: list[Any] = field(default_factory=list)
-    places: list[tuple[Any, int]] = field(default_factory=list)  # sizes, axes of x
-    position: int = 0
-    mask: Any = None
-    mask_axis: int = 0
-    copies: bool = False  # a 0-d array among the indices: NumPy copies
-    scalar: bool = False  # every axis has an integer: the result is a scalar
-
-    @property
-    def advanced(self) -> bool:
-        return bool(self.arrays) or self.mask is not None
-
-    def view(self, x: Any) -> Any:
-        """Return the view of `x` that the basic part of the key names."""
-        for name, operands, attrs in self.views:
-            x = _apply(name, x, *operands, **attrs)
-        return x
-
-
-def _is_array(k: object) -> bool:
-    return hasattr(k, "dtype") and hasattr(k, "shape")
-
-
-def _as_index_array(k: Any) -> Any:
-    """Return a list or tuple within a key as an array."""
-    if not isinstance(k, list | tuple):
-        raise IndexRangeError(_INVALID)
-    if is_symbolic(k):
-        from .functions.create import array
-
-        return array(k)
-    out = np.asarray(k)
-    if out.size == 0 and out.dtype.kind == "f":
-        out = out.astype(np.intp)
-    return constant(out)
-
-
-def _entries(key: Any) -> list[Any]:
-    """Return the parts of a key, with lists made arrays."""
-    parts = key if isinstance(key, tuple) else (key,)
-    out = []
-    for k in parts:
-        simple = k is None or k is Ellipsis or isinstance(k, slice | bool)
-        out.append(k if simple or is_int(k) or _is_array(k) else _index_of_object(k))
-    return out
-
-
-def _index_of_object(k: Any) -> Any:
-    if hasattr(k, "__index__"):
-        return k.__index__()
-    return _as_index_array(k)
-
-
-def _axes_used(k: Any) -> int:
-    """Return how many axes of the array a part of a key takes."""
-    if k is None or k is Ellipsis or isinstance(k, bool | np.bool_):
-        return 0
-    if _is_array(k) and k.dtype == np.bool_:
-        return len(k.shape)
-    return 1
-
-
-def _with_ellipsis(parts: list[Any], ndim: int) -> list[Any]:
-    """Return the parts with `...` replaced by the full slices that it stands for."""
-    dots = [n for n, k in enumerate(parts) if k is Ellipsis]
-    if len(dots) > 1:
-        raise IndexRangeError("an index can only have a single ellipsis ('...')")
-    used = sum(map(_axes_used, parts))
-    if used > ndim:
-        raise IndexRangeError(
-            f"too many indices for array: array is {ndim}-dimensional, "
-            f"but {used} were indexed"
-        )
-    at = dots[0] if dots else len(parts)
-    return [*parts[:at], *[_FULL] * (ndim - used), *parts[at + 1 :]]
-
-
-def plan(shape: Sequence[Any], key: Any) -> Plan:
-    """Work out what a key means for an array of that shape; raises NumPy's errors."""
-    parts = _entries(key)
-    dots = any(k is Ellipsis for k in parts)
-    parts = _with_ellipsis(parts, len(shape))
-    for k in parts:
-        if _is_array(k) and k.dtype.kind not in "biu":
-            raise IndexRangeError(
-                "arrays used as indices must be of integer (or boolean) type"
-                if k.shape
-                else _INVALID
-            )
-    return _Reader(shape, parts, dots).read()
-
-
-class _Reader:
-    """Walks over the parts of a key once, from the left."""
-
-    def __init__(self, shape: Sequence[Any], parts: list[Any], dots: bool) -> None:
-        self.shape = shape
-        self.parts = parts
-        self.plan = Plan()
-        self.source = 0  # the next axis of the array
-        self.axis = 0  # the next axis after the views so far
-        self.kept = 0  # axes before here that stay in the result
-        self.groups = 0  # runs of neighbouring advanced parts
-        self.in_group = False
-        self.plan.scalar = not dots
-        self.fancy = any(self._is_fancy(k) for k in parts)
-
-    @staticmethod
-    def _is_fancy(k: Any) -> bool:
-        if isinstance(k, bool):
-            return True
-        if not _is_array(k):
-            return False
-        return bool(k.shape) or k.dtype == np.bool_
-
-    def read(self) -> Plan:
-        out = self.plan
-        for k in self.parts:
-            if k is None:
-                self.new_axis()
-            elif isinstance(k, slice):
-                self.slice(k)
-            elif self._is_fancy(k):
-                self.array(k)
-            else:
-                self.integer(k)
-        if self.groups > 1:
-            out.position = 0
-        out.scalar = out.scalar and not self.axis
-        return out
-
-    def keep(self) -> None:
-        self.axis += 1
-        self.kept += 1
-        self.in_group = False
-
-    def enter_group(self) -> None:
-        if not self.in_group:
-            self.groups += 1
-            self.in_group = True
-            if self.groups == 1:
-                self.plan.position = self.kept
-
-    def new_axis(self) -> None:
-        self.plan.views.append(("expand_dims", (), {"axis": (self.axis,)}))
-        self.keep()
-
-    def slice(self, k: slice) -> None:
-        n = self.shape[self.source]
-        if not (k.start is None and k.stop is None and k.step is None):
-            start, size, step = slice_bounds(k, n)
-            if not (is_literal(start, 0) and is_literal(step, 1) and _same(size, n)):
-                attrs = {"axis": self.axis, "size": size, "step": step}
-                self.plan.views.append(("slice", (start,), attrs))
-        self.source += 1
-        self.keep()
-
-    def integer(self, k: Any) -> None:
-        at = index_operand(k, self.shape[self.source], self.source)
-        if _is_array(k) and not isinstance(k, np.generic):
-            self.plan.copies |= not is_scalar(k)
-        self.plan.views.append(("select", (at,), {"axis": self.axis}))
-        self.source += 1
-        if self.fancy:
-            self.enter_group()
-
-    def array(self, k: Any) -> None:
-        self.enter_group()
-        if not isinstance(k, bool) and k.dtype != np.bool_:
-            self.index_array(k)
-            self.plan.places.append((self.shape[self.source - 1], self.source - 1))
-            return
-        if isinstance(k, bool) or not k.shape:
-            self.boolean(k)
-            return
-        for n, d in enumerate(k.shape):
-            have = self.shape[self.source + n]
-            if d != have:
-                raise IndexRangeError(
-                    "boolean index did not match indexed array along axis "
-                    f"{self.source + n}; size of axis is {have} but size of "
-                    f"corresponding boolean axis is {d}"
-                )
-        others = [p for p in self.parts if self._is_fancy(p) or is_int(p)]
-        if len(others) == 1:
-            self.plan.mask, self.plan.mask_axis = k, self.axis
-            self.source += len(k.shape)
-            self.axis += len(k.shape)
-            return
-        values = concrete(k)
-        if values is None:
-            raise UnsupportedError(
-                "indexing: a computed mask together with other indices",
-                rule="the number of selected elements is not known here",
-                hint="use np.where, or the mask with slices only",
-            )
-        for index in map(constant, values.nonzero()):
-            self.plan.places.append((self.shape[self.source], self.source))
-            self.index_array(index)
-
-    def index_array(self, k: Any) -> None:
-        self.plan.axes.append(self.axis)
-        self.plan.arrays.append(k)
-        self.source += 1
-        self.axis += 1
-
-    def boolean(self, k: Any) -> None:
-        value = concrete(k)
-        if value is None:
-            raise UnsupportedError(
-                "indexing: a computed boolean as an index",
-                rule="the size of the result would depend on it",
-                hint="use np.where",
-            )
-        self.plan.views.append(("expand_dims", (), {"axis": (self.axis,)}))
-        self.plan.places.append((1, self.axis))
-        self.plan.axes.append(self.axis)
-        self.plan.arrays.append(constant(np.zeros(int(bool(value)), np.intp)))
-        self.axis += 1
-
-
-def _in_range(p: Plan, selected: Sequence[Any]) -> list[Any]:
-    """Return the index arrays; raise where known ones are out of range.
-
-    Where nothing is selected NumPy does not look at the indices.
-    """
-    if any(is_literal(d, 0) for d in selected):
-        return [constant(np.zeros(tuple(selected), np.intp))] * len(p.arrays)
-    for k, (size, axis) in zip(p.arrays, p.places, strict=True):
-        values = concrete(k)
-        if values is None or isinstance(size, SymInt) or not values.size:
-            continue
-        low, high = values.min(), values.max()
-        if low < -size or high >= size:
-            bad = (values < -size) | (values >= size)
-            raise _out_of_bounds(values[bad][0], axis, size)
-    return p.arrays
-
-
-def _out_of_bounds(k: Any, axis: int, size: Any) -> IndexRangeError:
-    return IndexRangeError(
-        f"index {k} is out of bounds for axis {axis} with size {size}"
-    )
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
-
-
-def is_literal(k: Any, value: int) -> bool:
-    """Tell whether `k` is that Python int, asking no decider."""
-    return isinstance(k, int) and k == value
-
-
-def index_operand(k: Any, size: Any, axis: int) -> Any:
-    """Return an integer index as an operand: in range, or a value that wraps."""
-    if _is_array(k) and not isinstance(k, np.generic):
-        value = concrete(k)
-        if value is None:
-            return k
-        k = int(value)
-    if isinstance(k, SymInt):
-        return k.as_index(size)
-    k = int(k)
-    if not -size <= k < size:
-        raise _out_of_bounds(k, axis, size)
-    return k + size if k < 0 else k
-
-
-def _bound(k: Any, what: str = "slice indices") -> Any:
-    """Return a part of a slice as an int or SymInt."""
-    if k is None or isinstance(k, int | SymInt):
-        return k
-    try:
-        return k.__index__()
-    except (AttributeError, TypeError):
-        raise DTypeError(
-            f"{what} must be integers or None or have an __index__ method"
-        ) from None
-
-
-def slice_bounds(k: slice, n: Any) -> tuple[Any, Any, Any]:
-    """Return (start, size, step) of a slice of n elements, clamped as NumPy does.
-
-    >>> slice_bounds(slice(None, None, -2), 5)
-    (4, 3, -2)
-    >>> slice_bounds(slice(-2, 100), 5)
-    (3, 2, 1)
-    """
-    start, stop = _bound(k.start), _bound(k.stop)
-    step = 1 if k.step is None else _bound(k.step)
-    if step == 0:
-        raise ShapeError("slice step cannot be zero")
-    backward = step < 0
-    low, high = (-1, n - 1) if backward else (0, n)
-    first = _clamped(start, n, low, high, high if backward else low)
-    last = _clamped(stop, n, low, high, low if backward else high)
-    if backward:
-        gap, pace = first - last, -step
-    else:
-        gap, pace = last - first, step
-    if gap is n and pace == 1:
-        return first, n, step
-    if gap <= 0:
-        return 0, 0, 1
-    return first, gap if pace == 1 else (gap + pace - 1) // pace, step
-
-
-def _clamped(k: Any, n: Any, low: Any, high: Any, default: Any) -> Any:
-    if k is None:
-        return default
-    return clamp(k + n if k < 0 else k, low, high)
-
-
-# ---------------------------------------------------------------- reading
+_ITEM = OPS["item"]
 
 
 def getitem(x: Any, key: Any) -> Any:
@@ -394,12 +64,11 @@ def _located(error: RetrogradeError) -> RetrogradeError:
 
 
 def _getitem(x: Any, key: Any) -> Any:
-    if type(key) is int and x.shape:
-        n = x.shape[0]
-        if not -n <= key < n:
-            raise _out_of_bounds(key, 0, n)
-        part = _apply("select", x, key + n if key < 0 else key, axis=0)
-        return part if len(x.shape) > 1 else _apply("item", part)
+    view = simple_view(x, key)
+    if view is not None:
+        if not view.shape:
+            return dispatch.apply(_ITEM, (view,))
+        return alias(x) if view is x else view
     if is_scalar(x) and is_int(key):
         raise IndexRangeError("invalid index to scalar variable.")
     p = plan(x.shape, key)
@@ -407,34 +76,34 @@ def _getitem(x: Any, key: Any) -> Any:
     if p.mask is not None:
         return _masked(part, p.mask, p.mask_axis)
     if p.arrays:
-        arrays = _in_range(p, _broadcast_index(p.arrays))
-        return _apply("gather", part, *arrays, axes=tuple(p.axes), position=p.position)
+        arrays = in_range(p, broadcast_index(p.arrays))
+        return apply("gather", part, *arrays, axes=tuple(p.axes), position=p.position)
     if p.scalar:
-        return _apply("item", part)
+        return apply("item", part)
     if p.copies or (part is x and is_scalar(x)):
-        return _apply("copy", part)
+        return apply("copy", part)
     return alias(part) if part is x else part
 
 
 def alias(x: Any) -> Any:
     """Return a view of all of `x`."""
-    return _apply("transpose", x, axes=tuple(range(len(x.shape))))
+    return apply("transpose", x, axes=tuple(range(len(x.shape))))
 
 
 def _mask_first(x: Any, mask: Any, axis: int) -> Any:
     """Return a view of `x` with the axes of the mask in front."""
     covered = range(axis, axis + len(mask.shape))
     rest = (k for k in range(len(x.shape)) if k not in covered)
-    return _apply("transpose", x, axes=(*covered, *rest)) if axis else x
+    return apply("transpose", x, axes=(*covered, *rest)) if axis else x
 
 
 def _masked(x: Any, mask: Any, axis: int) -> Any:
     part = _mask_first(x, mask, axis)
-    out = _apply("mask_select", part, mask, count=count_of(mask))
+    out = apply("mask_select", part, mask, count=count_of(mask))
     if not axis:
         return out
     order = (*range(1, axis + 1), 0, *range(axis + 1, len(out.shape)))
-    return _apply("transpose", out, axes=order)
+    return apply("transpose", out, axes=order)
 
 
 def count_of(mask: Any) -> Any:
@@ -450,6 +119,12 @@ def _setitem(x: Any, key: Any, value: Any) -> None:
     if is_scalar(x):
         raise DTypeError(f"'{x.type}' object does not support item assignment")
     value = as_value(value)
+    view = simple_view(x, key)
+    if view is not None:
+        if not view.shape and _shape(value):
+            raise ShapeError("setting an array element with a sequence.")
+        dispatch.write(view, _fitted(value, view.shape), kind="unsafe")
+        return
     p = plan(x.shape, key)
     if _is_full_mask(x, key) and len(_shape(value)) > 1:
         raise DTypeError(
@@ -472,17 +147,17 @@ def _is_full_mask(x: Any, key: Any) -> bool:
     if isinstance(key, tuple) and len(key) == 1:
         (key,) = key
     if isinstance(key, list):
-        key = _as_index_array(key)
+        key = as_index_array(key)
     if isinstance(key, bool):
         return not x.shape
-    is_mask = _is_array(key) and key.dtype == np.bool_
+    is_mask = is_array(key) and key.dtype == np.bool_
     return is_mask and len(key.shape) == len(x.shape)
 
 
 def as_value(value: Any) -> Any:
     """Return what is assigned as a Tensor, array or number."""
     if isinstance(value, SymInt):
-        return _apply("full", value, shape=(), dtype=np.dtype(np.int64))
+        return apply("full", value, shape=(), dtype=np.dtype(np.int64))
     if isinstance(value, list | tuple):
         if is_symbolic(value):
             from .functions.create import array
@@ -496,11 +171,6 @@ def _shape(x: Any) -> tuple[Any, ...]:
     return tuple(getattr(x, "shape", ()))
 
 
-def _show(shape: Sequence[Any]) -> str:
-    inner = ",".join(map(str, shape))
-    return f"({inner},)" if len(shape) == 1 else f"({inner})"
-
-
 def _fits(have: Sequence[Any], want: Sequence[Any]) -> bool:
     pairs = zip(reversed(have), reversed(want), strict=False)
     return len(have) <= len(want) and all(d == 1 or d == w for d, w in pairs)
@@ -511,16 +181,18 @@ def _without_leading_ones(value: Any, ndim: int) -> Any:
     shape = _shape(value)
     extra = len(shape) - ndim
     if extra > 0 and all(d == 1 for d in shape[:extra]):
-        return _apply("squeeze", value, axis=tuple(range(extra)))
+        return apply("squeeze", value, axis=tuple(range(extra)))
     return value
 
 
 def _fitted(value: Any, shape: Sequence[Any]) -> Any:
+    if not hasattr(value, "shape"):
+        return value
     fitted = _without_leading_ones(value, len(shape))
     if not _fits(_shape(fitted), shape):
         raise ShapeError(
-            f"could not broadcast input array from shape {_show(_shape(value))} "
-            f"into shape {_show(shape)}"
+            f"could not broadcast input array from shape {show(_shape(value))} "
+            f"into shape {show(shape)}"
         )
     return fitted
 
@@ -531,17 +203,17 @@ def _cast(value: Any, target: Any) -> Any:
         return value
     if isinstance(value, int | float | complex | bool | np.generic):
         return np.asarray(value).astype(target.dtype)[()]
-    return _apply("astype", value, dtype=target.dtype)
+    return apply("astype", value, dtype=target.dtype)
 
 
 def _write_gathered(target: Any, p: Plan, value: Any) -> None:
-    inner = _broadcast_index(p.arrays)
+    inner = broadcast_index(p.arrays)
     rest = [d for n, d in enumerate(target.shape) if n not in p.axes]
     want = (*rest[: p.position], *inner, *rest[p.position :])
     fitted = _without_leading_ones(value, len(want))
     if not _fits(_shape(fitted), want):
         raise _mismatch(value, want)
-    arrays = _in_range(p, inner)
+    arrays = in_range(p, inner)
     operands = (target, _cast(fitted, target), *arrays)
     attrs = {"axes": tuple(p.axes), "position": p.position}
     dispatch.apply_into(OPS["gather_scatter"], operands, attrs, target)
@@ -549,27 +221,9 @@ def _write_gathered(target: Any, p: Plan, value: Any) -> None:
 
 def _mismatch(value: Any, want: Sequence[Any]) -> ShapeError:
     return ShapeError(
-        f"shape mismatch: value array of shape {_show(_shape(value))} could not be "
-        f"broadcast to indexing result of shape {_show(want)}"
+        f"shape mismatch: value array of shape {show(_shape(value))} could not be "
+        f"broadcast to indexing result of shape {show(want)}"
     )
-
-
-def _broadcast_index(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    out: list[Any] = []
-    ndim = max(len(a.shape) for a in arrays)
-    for axis in range(-ndim, 0):
-        dim: Any = 1
-        for d in (a.shape[axis] for a in arrays if len(a.shape) >= -axis):
-            if is_literal(dim, 1):
-                dim = d
-            elif not is_literal(d, 1) and d != dim:
-                shapes = " ".join(_show(a.shape) for a in arrays)
-                raise IndexRangeError(
-                    "shape mismatch: indexing arrays could not be broadcast together "
-                    f"with shapes {shapes} "
-                )
-        out.append(dim)
-    return tuple(out)
 
 
 def _write_masked(target: Any, mask: Any, axis: int, value: Any) -> None:
@@ -579,24 +233,24 @@ def _write_masked(target: Any, mask: Any, axis: int, value: Any) -> None:
     target = _mask_first(target, mask, axis)
     rest = tuple(target.shape[covered:])
     have = _shape(value)
-    if len(have) <= len(rest) or (is_literal(have[0], 1) and not _same(count, 1)):
+    if len(have) <= len(rest) or (is_literal(have[0], 1) and not same(count, 1)):
         # every selected element gets the same value
         if len(have) > len(rest):
-            value = _apply("squeeze", value, axis=(0,))
+            value = apply("squeeze", value, axis=(0,))
         if rest:
             after = tuple(range(covered, covered + len(rest)))
-            mask = _apply("expand_dims", mask, axis=after)
+            mask = apply("expand_dims", mask, axis=after)
         operands = (mask, _cast(value, target), target)
         dispatch.apply_into(OPS["where"], operands, {}, target)
         return
     if not _same_sizes(have[1:], rest):
-        value = _apply("broadcast_to", value, shape=(have[0], *rest))
+        value = apply("broadcast_to", value, shape=(have[0], *rest))
     operands = (target, _cast(value, target), mask)
     dispatch.apply_into(OPS["mask_scatter"], operands, {}, target)
 
 
 def _same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return len(a) == len(b) and all(map(_same, a, b))
+    return len(a) == len(b) and all(map(same, a, b))
 
 
 def _selected_first(
@@ -622,8 +276,8 @@ def _selected_first(
         raise _mismatch(value, (*before, "n" if count is None else count, *after))
     if selected > 0:
         order = (selected, *(k for k in range(len(have)) if k != selected))
-        fitted = _apply("transpose", fitted, axes=order)
+        fitted = apply("transpose", fitted, axes=order)
     if 0 <= selected < axis:
         missing = tuple(range(1, 1 + axis - selected))
-        fitted = _apply("expand_dims", fitted, axis=missing)
+        fitted = apply("expand_dims", fitted, axis=missing)
     return fitted

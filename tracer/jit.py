@@ -144,7 +144,7 @@ class Specialisation:
             results = self.program.run([_data(x) for x in values], env)
             for j in self.written:
                 if isinstance(values[j], Tensor):
-                    values[j]._storage.version += 1
+                    values[j]._storage.wrote()
             if tensors:
                 results = [of(x) for x in results]
         for effect in self.effects:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,9 @@ def run_pass(f: Func, name: str) -> Func:
     return f
 
 
+_BUILDING = threading.RLock()
+
+
 class Program:
     """A pure Func with its stages, its kernel and its derivative, made when needed."""
 
@@ -49,9 +53,14 @@ class Program:
     def kernel(self) -> Any:
         """The compiled kernel."""
         if self._kernel is None:
-            f = self.optimised()
-            self._kernel = _Interpreter(f) if env.interp() else codegen.build(f, name=f.name)
+            with _BUILDING:
+                if self._kernel is None:
+                    self._kernel = self._build()
         return self._kernel
+
+    def _build(self) -> Callable[..., list[Any]]:
+        f = self.optimised()
+        return _Interpreter(f) if env.interp() else codegen.build(f, name=f.name)
 
     @property
     def is_built(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -34,6 +35,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _SEQUENCE = itertools.count()
 _LEAF_SEQUENCE = itertools.count(-1, -1)
+LEAVES = threading.RLock()  # guards what threads share: leaves and their gradients
 
 TWICE = (
     "Trying to backward through the graph a second time (or directly access saved "
@@ -322,6 +324,9 @@ class OpNode(Node):
     ) -> Any:
         plan = self.plan
         rule = plan.rules[position]
+        dtype = getattr(operands[position], "dtype", None)
+        if dtype is not None and dtype.kind == "c":
+            self._check_complex(rule, ct, dtype)
         if type(rule) is Partial:
             reads = [out if k == OUT else operands[k] for k in plan.names[position]]
             factor = rule.rule(b, *reads)
@@ -333,6 +338,16 @@ class OpNode(Node):
         if type(rule) is NoDerivative:
             return self.op.cotangent(b, position, ct, out, operands, self.attrs)
         return b.zeros_like(operands[position])
+
+    def _check_complex(self, rule: Any, ct: Any, dtype: DType) -> None:
+        """Refuse rules that hold for real numbers, or holomorphic functions, only."""
+        if ct.dtype.kind == "c" and type(rule) in (Partial, Vjp):
+            return
+        raise GradientError(
+            f"{self.op.name}: no derivative is known in {dtype}",
+            rule="a function of a complex number that is not holomorphic",
+            hint="write it in terms of the real and imaginary parts",
+        )
 
 
 class ViewNode(OpNode):
@@ -499,8 +514,11 @@ def accumulator(t: _tensor.Tensor) -> AccumulateGrad:
     """Return the one AccumulateGrad of a leaf."""
     found = None if t._accumulator is None else t._accumulator()
     if found is None:
-        found = AccumulateGrad(t)
-        t._accumulator = weakref.ref(found)
+        with LEAVES:  # two threads must not make one each
+            found = None if t._accumulator is None else t._accumulator()
+            if found is None:
+                found = AccumulateGrad(t)
+                t._accumulator = weakref.ref(found)
     return found
 
 

@@ -214,10 +214,8 @@ def at(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 def _index_array(key: Any) -> Any:
     """Return an integer array (or tensor) to index one axis with, or None."""
-    if isinstance(key, list):
-        key = np.asarray(key)
-    if isinstance(key, int) and not isinstance(key, bool):
-        key = np.asarray(key)
+    if isinstance(key, list) or (isinstance(key, int) and not isinstance(key, bool)):
+        key = importlib.import_module(".values", __package__).constant(np.asarray(key))
     is_array = isinstance(key, Tensor | np.ndarray | np.integer)
     return key if is_array and key.dtype.kind in "iu" else None
 

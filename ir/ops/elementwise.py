@@ -128,6 +128,8 @@ def elementwise_samples(
             yield sample([np.float32, np.float64], 1)
             yield Sample((draw((3,), domains[0], np.float64), 1.5))
             yield Sample((np.float32(1.25), 0.5))
+            single = draw((3,), domains[1], np.float32)
+            yield Sample((1.25, single), differentiable=not kink)
     if "i" in kinds:
         yield from (sample([np.int64] * n, k) for k in (0, 1, 3))
         yield sample([np.int32] * n, 0)

@@ -279,7 +279,10 @@ elementwise(
 elementwise(
     np.copysign,
     "copysign({0}, {1})",
-    [lambda b, x, out: b.multiply(b.sign(x), b.sign(out)), ZERO],
+    [
+        lambda b, x, out: b.multiply(b.cast(b.sign(x), b.type_of(out)), b.sign(out)),
+        ZERO,
+    ],
     [APART, APART],
 )
 
@@ -320,8 +323,13 @@ _extremum(np.fmax, "less", ignores_nan=True)
 _extremum(np.fmin, "greater", ignores_nan=True)
 
 
+def _clip_dtype(x: Type, low: Type, high: Type) -> DType:
+    """Promote the dtypes; np.clip makes an array of `x`, so a number is not weak."""
+    return promote(Type(x.dtype), low, high).dtype
+
+
 def _clip_type(x: Type, low: Type, high: Type) -> Type:
-    return elementwise_type(promote(x, low, high).dtype, (x, low, high))
+    return elementwise_type(_clip_dtype(x, low, high), (x, low, high))
 
 
 def _within(b: Builder, x: Any, low: Any, high: Any) -> Any:
@@ -359,7 +367,7 @@ define(
     derivatives=(Partial(_within), Partial(_is_low), Partial(_is_high)),
     lower="minimum(maximum({0}, {1}), {2})",
     samples=_clip_samples,
-    computes=lambda x, low, high: (promote(x, low, high).dtype,) * 3,
+    computes=lambda x, low, high: (_clip_dtype(x, low, high),) * 3,
     cost=2,
 )
 

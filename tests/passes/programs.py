@@ -18,7 +18,7 @@ from retrograde.ir.dims import Dim, Facts, Strict, Symbol
 from retrograde.ir.func import Block, Func, Value
 from retrograde.ir.op import OPS
 from retrograde.ir.text import parse_type
-from retrograde.ir.types import F64
+from retrograde.ir.types import F64, I64
 
 N, M = dims.symbol("n"), dims.symbol("m")
 FACTS = Facts().having(N - 2, M - 2)
@@ -80,6 +80,7 @@ class Writer:
 
     def statement(self) -> None:
         kinds = ["view", "view", "compute", "compute", "reduce", "copy", "scalar"]
+        kinds += ["gather", "mask", "mixed"]
         if self.writes:
             kinds += ["write"] * 5
         if self.control and self.depth < 2:
@@ -230,6 +231,55 @@ class Writer:
     def copy(self) -> Value:
         return self.apply("copy", self.rng.choice(self.arrays), hint="c")
 
+    def gather(self) -> Value:
+        """Read or replace elements by an integer array with duplicates."""
+        x = self.rng.choice(self.arrays)
+        axis = self.rng.randrange(x.type.ndim) if x.type.ndim else 0
+        if not x.type.ndim or not proves(x.type.shape[axis], 2):
+            return self.compute()
+        data = tuple(self.rng.choice([-2, -1, 0, 1]) for _ in range(3))
+        index = self.b.apply(
+            OPS["constant"], (), {"data": data, "shape": (3,), "dtype": I64}
+        )
+        where = {"axes": (axis,), "position": axis}
+        read = self.apply("gather", x, index, hint="g", **where)
+        if self.rng.random() < 0.4:
+            return read
+        name = self.rng.choice(["gather_scatter", "gather_scatter_add"])
+        return self.apply(name, x, self.changed(read), index, hint="g", **where)
+
+    def mask(self) -> Value:
+        """Read, and perhaps replace, what a mask selects: its size is data."""
+        x = self.rng.choice(self.arrays)
+        if not x.type.ndim:
+            return self.compute()
+        some = self.b.apply(OPS["greater"], (x, 0.03125), {}, hint="m")
+        count = dims.symbol(self.b.name("q").replace(".", "_"))
+        read = self.apply("mask_select", x, some, count=count, hint="g")
+        total = self.total(read)
+        if self.rng.random() < 0.5:
+            return total
+        name = self.rng.choice(["mask_scatter", "mask_scatter_add"])
+        return self.apply(name, x, self.changed(read), some, hint="g")
+
+    def mixed(self) -> Value:
+        x = self.rng.choice(self.arrays)
+        if not x.type.ndim:
+            return self.compute()
+        axis = self.rng.randrange(x.type.ndim)
+        match self.rng.choice(["cumsum", "sort", "concatenate", "max", "maximum"]):
+            case "max" if proves(x.type.shape[axis], 1):
+                return self.apply("max", x, axis=(axis,), keepdims=False, hint="r")
+            case "concatenate":
+                y = self.apply("concatenate", x, self.changed(x), axis=axis)
+                return self.slice(y, axis)
+            case "maximum":
+                return self.apply("maximum", x, self.partner(x))
+            case "sort":
+                return self.apply("sort", x, axis=axis)
+            case _:
+                return self.apply("tanh", self.apply("cumsum", x, axis=axis))
+
     def write(self) -> None:
         targets = [x for x in self.arrays if x not in self.frozen]
         target = self.rng.choice(targets)
@@ -326,6 +376,8 @@ class Writer:
         self, name: str, operands: Any, attrs: Any, blocks: Any, like: list[Value]
     ) -> None:
         types = [x.type for x in blocks[-1].results]
+        if blocks[0].params:  # a 0-d array or a scalar, as the carry is
+            types = [p.type for p in blocks[0].params]
         hints = ["r"] * len(types)
         results = self.b.control(OPS[name], operands, attrs, blocks, types, hints)
         for v, p in zip(results, like, strict=True):

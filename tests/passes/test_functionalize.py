@@ -141,6 +141,20 @@ REFUSED = {
       }
       return %o
     }""",
+    "an alias is read by the next iteration": """
+    traced @f(%c: bool, %x: f64[n], %y: f64[n]) -> f64 {
+      %r: f64[n] = cond %c {
+        yield %x
+      } else {
+        yield %y
+      }
+      %u: f64 = for i in 0..n carry(%s: f64 = 0.0) {
+        %t: f64 = sum %r {axis=(0,)}
+        %x <- 1.0
+        yield %t
+      }
+      return %u
+    }""",
     "two carries begin as one array": """
     traced @f(%x: f64[n]) -> f64[n] {
       %u: f64[n] = sin %x
@@ -194,3 +208,35 @@ def test_regions_carry_exactly_what_they_write() -> None:
     (loop,) = (n for n in walk(g.body) if n.regions)
     assert len(loop.operands) == 1
     assert g.updates == ()
+
+
+def test_a_view_that_overlaps_itself_is_read_back() -> None:
+    f = parse("""
+    traced @f(%x: f64[n], %v: f64[n]) -> (f64[n], f64[n]) {
+      %w: f64[n] &%x = as_strided %x {offset=0, shape=(n,), strides=(0,)}
+      %w <- %v
+      %a: f64[n] = sin %w
+      %b: f64[n] = sin %x
+      return %a, %b
+    }""")
+    g = functionalize(f)
+    check_same_meaning(f, g, [np.arange(4.0), np.array([3.0, 5.0, 7.0, 9.0])])
+
+
+def test_a_write_converts_and_broadcasts() -> None:
+    f = parse("""
+    traced @f(%x: f64[n], %y: f32[2,n], %k: i64[]) -> f32[2,n] {
+      %k <- 2.75
+      %y <- %x
+      %v: f32[n] &%y = select %y, %k {axis=0}
+      %v <- %k
+      return %y
+    }""")
+    verify(f)
+    g = functionalize(f)
+    verify(g)
+    args = [np.array([0.1, 1e-30]), np.zeros((2, 2), np.float32), np.array(0)]
+    with pytest.raises(IndexError):
+        run(g, *args)
+    f = parse(show(f).replace("2.75", "1.75"))
+    check_same_meaning(f, functionalize(f), args)

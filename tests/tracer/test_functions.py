@@ -25,6 +25,7 @@ F = A.astype(np.float32)
 M = A > 0
 N = np.where(A > 0.8, np.nan, A)
 Z = np.asarray(1.5)
+SPD = S @ S.T + 3 * np.eye(3)
 E = np.zeros((0, 3))
 
 Case = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -343,6 +344,15 @@ for order in (1, 2, 3, np.inf, -np.inf, 0, 0.5):
 for order in (1, -1, np.inf, -np.inf, "fro"):
     add("linalg.norm", A, order)
 add("linalg.norm", C, 1, axis=(0, 2), keepdims=True)
+add("linalg.solve", SPD, V[:3])
+add("linalg.solve", SPD, A)
+add("linalg.solve", SPD, C)
+add("linalg.solve", SPD, I.T[:, :1])
+add("linalg.inv", SPD)
+add("linalg.inv", np.stack([SPD, SPD * 2]))
+add("linalg.det", SPD)
+add("linalg.det", np.stack([SPD, SPD.T * 2]))
+add("linalg.matrix_power", SPD, -2)
 add("linalg.vector_norm", A)
 add("linalg.matrix_norm", C)
 add("linalg.matrix_power", S, 3)

@@ -172,6 +172,11 @@ X, Y = np.float64(0.3), np.float64(-0.7)
         (math.isnan, (X,)),
         (math.sqrt, (X,)),
         (math.pow, (X, np.float64(2.0))),
+        (math.isclose, (X, Y)),
+        (math.isclose, (X, X * (1 + 1e-12))),
+        (np.float64, (np.float32(0.5),)),
+        (np.float32, (X,)),
+        (np.int64, (Y,)),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -194,6 +199,23 @@ def test_length_stays_symbolic() -> None:
         n = BUILTINS[len](trace.argument(np.ones(5), "x"))
     assert isinstance(n, SymInt)
     assert dims.symbols_of(trace.operand(n))
+
+
+def test_functions_of_sizes_stay_symbolic() -> None:
+    def program(x: Any) -> Any:
+        n = x.shape[0]
+        exact = [BUILTINS[f](n) for f in (int, round, abs, math.floor)]
+        assert all(isinstance(k, SymInt) for k in exact)
+        assert BUILTINS[bool](n)
+        return BUILTINS[math.sqrt](n), BUILTINS[float](n), INTERCEPTS[np.float64](n)
+
+    trace = Trace()
+    with dispatch.tracing(trace):
+        out = program(trace.argument(np.ones(5), "x"))
+        f = trace.finish([trace.operand(t) for t in out])
+    root, number, scalar = interp.run(f, np.ones(9))
+    assert (root, number, scalar) == (3.0, 9.0, 9.0)
+    assert [type(k) for k in (root, number, scalar)] == [float, float, np.float64]
 
 
 def test_isinstance_answers_for_what_a_tensor_stands_for() -> None:
@@ -226,7 +248,7 @@ def test_builtins_are_the_originals_for_plain_arguments(original: Any) -> None:
         math.fsum: ([0.1] * 10,),
         math.prod: ([2, 3],),
     }
-    two = (math.atan2, math.pow, math.fmod, math.copysign, math.remainder)
+    two = (math.isclose, math.atan2, math.pow, math.fmod, math.copysign, math.remainder)
     arguments |= dict.fromkeys(two, (0.5, 0.25))
     arguments[math.ldexp] = (0.5, 2)
     arguments[math.acosh] = (1.5,)

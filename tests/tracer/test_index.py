@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrograde.ir.errors import IndexRangeError, RetrogradeError, ShapeError
-from retrograde.tracer.index import slice_bounds
+from retrograde.tracer.keys import slice_bounds
 from retrograde.tracer.tensor import Tensor, tensor, wrap
 
 SHAPES = [(5,), (3, 4), (2, 3, 4), (1, 4), (0, 3), (), (4, 1, 2)]

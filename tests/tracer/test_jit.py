@@ -1,6 +1,8 @@
 """A compiled call does what NumPy would: values, writes, aliasing, scalars, guards."""
 
+import random
 import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,7 +111,12 @@ def test_keyword_arguments_and_defaults():
         return x * k * scale
 
     g = rg.compile(f)
-    for args, kwargs in [((), {}), ((3.0,), {}), ((), {"scale": 5.0}), ((), {"k": 4.0})]:
+    for args, kwargs in [
+        ((), {}),
+        ((3.0,), {}),
+        ((), {"scale": 5.0}),
+        ((), {"k": 4.0}),
+    ]:
         assert_same(g(vector(), *args, **kwargs), f(vector(), *args, **kwargs))
 
 
@@ -549,3 +556,15 @@ def test_integer_arrays_do_not_take_floats():
 def test_unknown_stage_is_an_error():
     with pytest.raises(ValueError, match="no stage 'nonsense'"):
         rg.compile(lambda x: x + 1).ir(vector(), stage="nonsense")
+
+
+def test_what_changes_from_call_to_call_is_refused():
+    rng = np.random.default_rng(0)
+    for call in (
+        lambda x: x * np.random.normal(),
+        lambda x: x * rng.uniform(),
+        lambda x: x * time.time(),
+        lambda x: x * random.random(),
+    ):
+        with pytest.raises(UnsupportedError, match="changes from call to call"):
+            rg.compile(call)(vector())

@@ -28,6 +28,8 @@ from . import (  # noqa: F401
     reduce,
     scans,
     shapes,
+    sorting,
+    statistics,
 )
 from .builtins import BUILTINS
 from .core import CREATION, FUNCTIONS, AxisError

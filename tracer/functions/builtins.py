@@ -16,8 +16,9 @@ import numpy as np
 
 from ...ir.errors import DTypeError
 from ..symbols import SymInt, is_int
+from ..tensor import Tensor
 from ..values import is_tensor, is_traced
-from .core import apply, unsupported
+from .core import apply, asarray, unsupported
 from .reduce import all_, any_
 from .reduce import sum as sum_
 
@@ -33,12 +34,12 @@ def _replaces(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
 
 
 def _known_or(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Enter a replacement that is called only where the first argument is a Tensor."""
+    """Enter a replacement that is called only where an argument is symbolic."""
 
     def register(f: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original, updated=())
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            if any(map(is_tensor, args)):
+            if builtins.any(builtins.isinstance(a, Tensor | SymInt) for a in args):
                 return f(*args, **kwargs)
             return original(*args, **kwargs)
 
@@ -61,7 +62,7 @@ def _one(x: Any, what: str) -> Any:
 
 
 def _number(x: Any, dtype: Any) -> Any:
-    x = _one(x, np.dtype(dtype).name)
+    x = _one(asarray(x), np.dtype(dtype).name)
     if x.dtype != np.dtype(dtype):
         x = apply("astype", x, dtype=np.dtype(dtype))
     return apply("number", x)
@@ -76,13 +77,21 @@ def float_(x: Any) -> Any:
 @_known_or(int)
 def int_(x: Any, *base: Any) -> Any:
     """Return a Python int; it has no derivative, so a known one is a plain int."""
+    if builtins.isinstance(x, SymInt):
+        return x
     x = _one(x, "int")
     return _number(x, np.int64) if is_traced(x) else builtins.int(x._data)
+
+
+def _is_nonzero(k: Any) -> bool:
+    return bool(k != 0)
 
 
 @_known_or(bool)
 def bool_(x: Any) -> Any:
     """Return a bool: an op where it is computed."""
+    if builtins.isinstance(x, SymInt):
+        return _is_nonzero(x)
     if is_traced(x) and not x.shape:
         return _number(x, np.bool_)
     return builtins.bool(x)
@@ -91,6 +100,8 @@ def bool_(x: Any) -> Any:
 @_known_or(round)
 def round_(x: Any, ndigits: Any = None) -> Any:
     """Round half to even; without digits to an int."""
+    if builtins.isinstance(x, SymInt):
+        return x
     if ndigits is None:
         return int_(apply("rint", _one(x, "round")))
     from .elementwise import round_ as round_array
@@ -112,20 +123,22 @@ def len_(x: Any, /) -> Any:
 @_known_or(abs)
 def abs_(x: Any) -> Any:
     """Return the absolute value."""
+    if builtins.isinstance(x, SymInt):
+        return -x if x < 0 else x  # type: ignore[operator]
     return apply("absolute", x)
 
 
 @_known_or(divmod)
 def divmod_(x: Any, y: Any) -> Any:
     """Return the floor quotient and the remainder."""
-    return apply("floor_divide", x, y), apply("remainder", x, y)
+    return x // y, x % y
 
 
 @_known_or(pow)
 def pow_(x: Any, y: Any, mod: Any = None) -> Any:
     """Raise to a power."""
-    r = apply("power", x, y)
-    return r if mod is None else apply("remainder", r, mod)
+    r = x**y
+    return r if mod is None else r % mod
 
 
 # ---------------------------------------------------------------- several arguments
@@ -214,6 +227,19 @@ def isinstance_(x: Any, classes: Any, /) -> bool:
     return builtins.isinstance(x, classes)
 
 
+def _scalar_type(kind: type[np.generic]) -> None:
+    """Enter `np.float64(t)` and the like: a conversion that keeps the derivative."""
+
+    def replacement(x: Any) -> Any:
+        r = apply("astype", asarray(x), dtype=np.dtype(kind))
+        return r if r.shape else apply("item", r)
+
+    _known_or(kind)(replacement)
+
+
+for _kind in (np.bool_, np.int32, np.int64, np.float32, np.float64):
+    _scalar_type(_kind)
+
 # ---------------------------------------------------------------- math
 
 _MATH_OPS: dict[Callable[..., Any], str] = {
@@ -274,7 +300,7 @@ def _math(original: Callable[..., Any], op: str) -> None:
 
 def _math_int(original: Callable[..., Any], op: str) -> None:
     def replacement(x: Any) -> Any:
-        return int_(apply(op, _as_float(x)))
+        return x if builtins.isinstance(x, SymInt) else int_(apply(op, _as_float(x)))
 
     _known_or(original)(replacement)
 
@@ -301,6 +327,16 @@ def log(x: Any, base: Any = None) -> Any:
     if base is not None:
         r = apply("divide", r, apply("log", _as_float(base)))
     return apply("number", r)
+
+
+@_known_or(math.isclose)
+def isclose(a: Any, b: Any, *, rel_tol: Any = 1e-09, abs_tol: Any = 0.0) -> Any:
+    """Tell whether two numbers are close, relative to the larger one."""
+    x, y = _as_float(a), _as_float(b)
+    size = apply("maximum", apply("absolute", x), apply("absolute", y))
+    bound = apply("maximum", apply("multiply", rel_tol, size), abs_tol)
+    gap = apply("absolute", apply("subtract", x, y))
+    return bool_(apply("less_equal", gap, bound))
 
 
 @_known_or(math.hypot)

@@ -359,7 +359,7 @@ def interp(
 ) -> Any:
     if period is not None:
         raise unsupported("interp: period=", "only the open form has a rule")
-    from .choice import searchsorted
+    from .sorting import searchsorted
 
     at, xs, ys = asarray(x), asarray(xp), asarray(fp)
     at, xs, ys = (cast(v, np.float64) for v in (at, xs, ys))

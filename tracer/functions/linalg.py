@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import ShapeError
+from ..values import is_traced
 from .core import (
     all_axes,
     apply,
@@ -25,7 +26,7 @@ from .core import (
 from .reduce import max as max_
 from .reduce import min as min_
 from .reduce import sum as sum_
-from .shapes import permuted
+from .shapes import broadcast_shape, permuted
 
 
 def flat(x: Any) -> Any:
@@ -151,7 +152,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
         raise ShapeError("Last 2 dimensions of the array must be square")
     if n < 0:
-        raise unsupported("matrix_power: a negative power", "there is no inverse")
+        x, n = inv(x), -n
     if n == 0:
         from .create import eye
 
@@ -223,6 +224,15 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if x.dtype.kind not in "f":
         x = cast(x, np.float64)
     ndim = len(x.shape)
+    if is_traced(ord):
+        if (ndim if axis is None else len(_listed(axis))) != 1:
+            raise unsupported(
+                "norm: a matrix norm of computed order",
+                "which norm it is must be known",
+                "write the order in the call: np.linalg.norm(x, np.inf)",
+            )
+        k = 0 if axis is None else axis_tuple(axis, ndim)[0]
+        return _computed_norm(x, ord, k, keepdims)
     if axis is None and (
         ord is None or (ord in ("f", "fro") and ndim == 2) or (ord == 2 and ndim == 1)
     ):
@@ -252,8 +262,29 @@ def _vector_norm(x: Any, order: Any, k: int, keepdims: bool) -> Any:
         return sum_(size, k, keepdims=keepdims)
     if isinstance(order, str):
         raise ShapeError(f"Invalid norm order '{order}' for vectors")
+    return _power_norm(x, order, k, keepdims)
+
+
+def _listed(axis: Any) -> Sequence[Any]:
+    return axis if isinstance(axis, tuple | list) else (axis,)
+
+
+def _computed_norm(x: Any, order: Any, k: int, keepdims: bool) -> Any:
+    """Return the norm of an order that is not known yet."""
+    infinite, zero = apply("isinf", order), apply("equal", order, 0)
+    usual = apply("where", apply("logical_or", infinite, zero), 1.0, order)
+    r = _power_norm(x, usual, k, keepdims)
+    high, low = (_vector_norm(x, e, k, keepdims) for e in (np.inf, -np.inf))
+    extreme = apply("where", apply("greater", order, 0), high, low)
+    r = apply("where", infinite, extreme, r)
+    r = apply("where", zero, _vector_norm(x, 0, k, keepdims), r)
+    return r if shape_of(r) else apply("item", r)
+
+
+def _power_norm(x: Any, order: Any, k: int, keepdims: bool) -> Any:
+    size = apply("absolute", x)
     total = sum_(apply("power", size, order), k, keepdims=keepdims)
-    return apply("power", total, 1.0 / order)
+    return apply("power", total, apply("divide", 1.0, order))
 
 
 def _matrix_norm(x: Any, order: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -294,79 +325,38 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     return norm(x, ord, (-2, -1), keepdims)
 
 
-# ---------------------------------------------------------------- statistics
+# ---------------------------------------------------------------- linear systems
 
 
-@implements(np.cov)
-def cov(
-    m: Any,
-    y: Any = None,
-    rowvar: bool = True,
-    bias: bool = False,
-    ddof: Any = None,
-    fweights: Any = None,
-    aweights: Any = None,
-    *,
-    dtype: Any = None,
-) -> Any:
-    if fweights is not None or aweights is not None:
-        raise unsupported("cov: weights", "only the unweighted form has a rule")
-    from .join import concatenate
-    from .reduce import mean
-
-    x = _variables(m, rowvar)
-    if y is not None:
-        x = concatenate([x, _variables(y, rowvar)], 0)
-    x = cast(x, dtype or np.result_type(x.dtype, np.float64))
-    n = x.shape[1]
-    free = n - (ddof if ddof is not None else 0 if bias else 1)
-    gap = apply("subtract", x, mean(x, 1, keepdims=True))
-    r = apply("divide", matrix_product(gap, permuted(gap, (1, 0))), free)
-    if r.shape[0] == 1:
-        return apply("squeeze", r, axis=(0, 1))
-    return r
+def _floating(x: Any) -> Any:
+    return x if x.dtype in (np.float32, np.float64) else cast(x, np.float64)
 
 
-def _variables(m: Any, rowvar: bool) -> Any:
-    x = asarray(m)
-    if len(x.shape) > 2:
-        raise ShapeError("m has more than 2 dimensions")
-    if len(x.shape) < 2:
-        return apply("reshape", x, shape=(1, product(x.shape)))
-    return x if rowvar or x.shape[0] == 1 else permuted(x, (1, 0))
+def _stacked_like(x: Any, stack: tuple[Any, ...]) -> Any:
+    shape = (*stack, *x.shape[-2:])
+    return x if same_sizes(x.shape, shape) else apply("broadcast_to", x, shape=shape)
 
 
-@implements(np.correlate)
-def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
-    return convolve(a, apply("flip", asarray(v), axis=(0,)), mode)
+@implements(np.linalg.solve)
+def solve(a: Any, b: Any) -> Any:
+    x, y = _floating(asarray(a)), _floating(asarray(b))
+    is_vector = len(y.shape) == 1
+    if is_vector:
+        y = apply("expand_dims", y, axis=(1,))
+    stack = broadcast_shape(x.shape[:-2], y.shape[:-2])
+    r = apply("solve", _stacked_like(x, stack), _stacked_like(y, stack))
+    return apply("squeeze", r, axis=(len(r.shape) - 1,)) if is_vector else r
 
 
-@implements(np.convolve)
-def convolve(a: Any, v: Any, mode: str = "full") -> Any:
-    """Convolve as a sum of shifted products: one pass per element of the shorter."""
-    x, y = asarray(a), asarray(v)
-    x = apply("reshape", x, shape=(1,)) if not x.shape else x
-    y = apply("reshape", y, shape=(1,)) if not y.shape else y
-    if len(x.shape) != 1 or len(y.shape) != 1:
-        raise ShapeError("object too deep for desired array")
-    if y.shape[0] > x.shape[0]:
-        x, y = y, x
-    n, m = x.shape[0], int(y.shape[0])
-    if not m or (isinstance(n, int) and not n):
-        raise ShapeError("v cannot be empty" if not m else "a cannot be empty")
-    from .join import concatenate
+@implements(np.linalg.inv)
+def inv(a: Any) -> Any:
+    from .create import eye
 
-    dtype = np.result_type(x.dtype, y.dtype)
-    edge = {"full": (m - 1, m - 1), "same": (m // 2, (m - 1) // 2), "valid": (0, 0)}
-    if mode not in edge:
-        raise ShapeError(f"mode must be one of {sorted(edge)}")
-    low, high = edge[mode]
-    pads = [apply("full", 0, shape=(d,), dtype=dtype) for d in (low, high)]
-    wide = concatenate([pads[0], cast(x, dtype), pads[1]], 0)
-    size = n + low + high - m + 1
-    total = None
-    for k in range(m):
-        part = apply("slice", wide, m - 1 - k, axis=0, size=size, step=1)
-        term = apply("multiply", part, apply("select", y, k, axis=0))
-        total = term if total is None else apply("add", total, term)
-    return total
+    x = _floating(asarray(a))
+    one = eye(x.shape[-1], dtype=x.dtype)
+    return apply("solve", x, _stacked_like(one, tuple(x.shape[:-2])))
+
+
+@implements(np.linalg.det)
+def det(a: Any) -> Any:
+    return apply("det", _floating(asarray(a)))

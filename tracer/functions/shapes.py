@@ -11,7 +11,7 @@ from ...ir.errors import DTypeError, ShapeError
 from .. import dispatch
 from ..index import alias
 from ..symbols import SymInt, is_int
-from ..values import is_tensor, is_traced
+from ..values import is_tensor
 from .core import (
     all_axes,
     apply,
@@ -84,9 +84,8 @@ def _laid_out(x: Any) -> Any:
     """Return an ndarray with the layout of `x`; a trace notes that it was read."""
     if not is_tensor(x):
         return x
-    if is_traced(x):
-        return x._trace.layout(x._value)
-    return x._data
+    trace: Any = x._trace
+    return x._data if trace is None else trace.layout(x._value)
 
 
 def _is_fortran(x: Any) -> bool:

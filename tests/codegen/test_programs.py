@@ -1,0 +1,189 @@
+"""Random programs compute the same after fuse, after reinplace, and compiled."""
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import retrograde.ir.ops  # noqa: F401
+from retrograde.codegen import build
+from retrograde.codegen.kernels import lower
+from retrograde.codegen.nests import Loop, every
+from retrograde.ir import dims
+from retrograde.ir.errors import RetrogradeError, UnsupportedError
+from retrograde.ir.func import Func
+from retrograde.ir.interp import equal_results, run
+from retrograde.ir.text import parse
+from retrograde.ir.verify import verify
+from retrograde.passes.functionalize import functionalize
+from retrograde.passes.fuse import fuse
+from retrograde.passes.reinplace import reinplace
+from retrograde.passes.vjp import vjp
+from retrograde.runtime import vecmath
+
+sys.path.append(str(Path(__file__).parent.parent / "passes"))
+from programs import arguments, program  # noqa: E402
+
+
+def pure(seed: int, size: int, joint: bool) -> Func:
+    try:
+        f = functionalize(program(seed, size))
+        floats = [k for k, p in enumerate(f.params) if p.type.is_inexact]
+        return vjp(f, floats) if joint else f
+    except UnsupportedError:
+        assume(False)
+        raise
+
+
+def arguments_of(f: Func, seed: int) -> list[Any]:
+    """Return arguments; those of cotangents have the sizes of the others."""
+    args = arguments(f, seed) if len(f.params) == 7 else []
+    if not args:
+        first = Func(f.name, f.stage, type(f.body)(f.params[:7]), (), f.facts)
+        args = arguments(first, seed)
+    sizes: dict[dims.Symbol, int] = {}
+    for p, a in zip(f.params, args, strict=False):
+        for d, n in zip(p.type.shape, np.shape(a), strict=True):
+            s = dims.as_symbol(d)
+            if s is not None:
+                sizes[s] = n
+    rng = np.random.default_rng(seed)
+    for p in f.params[len(args) :]:
+        shape = tuple(dims.evaluate(d, sizes) for d in p.type.shape)
+        x = rng.uniform(-1, 1, shape)
+        args.append(np.float64(x) if p.type.scalar else np.asarray(x))
+    return args
+
+
+def outcome(call: Any, *args: Any) -> Any:
+    """Return the results, or the type of the error."""
+    try:
+        return call(*copy.deepcopy(args))
+    except RetrogradeError as error:
+        return type(error)
+
+
+def agree(got: Any, want: Any) -> bool:
+    if isinstance(want, type) or isinstance(got, type):
+        return got is want
+    return all(
+        np.shape(x) == np.shape(y) and np.allclose(x, y, rtol=1e-9, atol=1e-11)
+        for x, y in zip(got, want, strict=True)
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 12), st.booleans())
+def test_passes_keep_the_meaning(seed: int, size: int, joint: bool) -> None:
+    f = pure(seed, size, joint)
+    args = arguments_of(f, seed)
+    want = outcome(run, f, *args)
+    fused = fuse(f)
+    verify(fused)
+    marked = reinplace(fused)
+    verify(marked)
+    for g in (fused, marked):
+        got = outcome(run, g, *args)
+        same = got is want if isinstance(want, type) else equal_results(got, want)
+        assert same, f"{f}\n{g}"
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 8), st.booleans(), st.booleans())
+def test_compiled_programs_agree(
+    seed: int, size: int, joint: bool, optimised: bool
+) -> None:
+    f = pure(seed, size // 4 + 1 if joint else size, joint)
+    args = arguments_of(f, seed)
+    g = reinplace(fuse(f)) if optimised else f
+    kernel = build(g)
+    assert agree(outcome(lambda *a: kernel(a), *args), outcome(run, f, *args)), str(g)
+
+
+JOINT = """func @joint(%x: f64[n], %y: f64[n], %ct: f64) -> (f64, f64[n], f64[n]) {
+  %nx: f64[n] = negative %x
+  %xx: f64[n] = multiply %nx, %x
+  %e: f64[n] = exp %xx
+  %t: f64[n] = multiply %e, %y
+  %nt: f64[n] = negative %t
+  %ent: f64[n] = exp %nt
+  %q: f64[n] = add %ent, 1.0
+  %r: f64[n] = divide %t, %q
+  %th: f64[n] = tanh %x
+  %u: f64[n] = add %r, %th
+  %s: f64 = sum %u {axis=(0,), keepdims=False}
+  %du: f64[n] = broadcast_to %ct {shape=(n,)}
+  %th2: f64[n] = square %th
+  %dth: f64[n] = subtract 1.0, %th2
+  %dx1: f64[n] = multiply %du, %dth
+  %dt1: f64[n] = divide %du, %q
+  %rq: f64[n] = divide %r, %q
+  %nrq: f64[n] = negative %rq
+  %dq: f64[n] = multiply %du, %nrq
+  %dent: f64[n] = multiply %dq, %ent
+  %dt2: f64[n] = negative %dent
+  %dt: f64[n] = add %dt1, %dt2
+  %de: f64[n] = multiply %dt, %y
+  %dy: f64[n] = multiply %dt, %e
+  %dxx: f64[n] = multiply %de, %e
+  %dnx: f64[n] = multiply %dxx, %x
+  %dx2: f64[n] = multiply %dxx, %nx
+  %dx3: f64[n] = negative %dnx
+  %dx4: f64[n] = add %dx2, %dx3
+  %dx: f64[n] = add %dx4, %dx1
+  return %s, %dx, %dy
+}"""
+
+
+@pytest.fixture(scope="module")
+def joint() -> Func:
+    return reinplace(fuse(parse(JOINT)))
+
+
+def test_value_and_gradient_are_one_nest(joint: Func) -> None:
+    p = lower(joint, "joint")
+    loops = [s for s in every(p.body) if isinstance(s, Loop)]
+    assert len(loops) == 1
+    assert not any(b.place == "arena" for b in p.buffers)
+
+
+def test_the_nest_is_vectorised(joint: Func) -> None:
+    kernel = build(joint)
+    if not vecmath.describe().startswith("libmvec"):
+        pytest.skip("this machine has no vector functions")
+    assembly = kernel.compiled.assembly()
+    assert "_ZGV" in assembly
+    x, y = np.random.default_rng(0).normal(size=(2, 5000))
+    s, dx, dy = kernel([x, y, np.float64(1.0)])
+    want = run(parse(JOINT), x, y, np.float64(1.0))
+    for got, expected in zip((s, dx, dy), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_sums_are_as_accurate_as_numpy() -> None:
+    text = """func @total(%x: f32[n]) -> f32 {
+  %s: f32 = sum %x {axis=(0,), keepdims=False}
+  return %s
+}"""
+    x = np.random.default_rng(0).uniform(0, 1, 1_000_003).astype("f4")
+    exact = np.sum(x, dtype="f8")
+    (got,) = build(parse(text))([x])
+    assert abs(got - exact) <= 4 * max(abs(np.sum(x) - exact), exact * 2.0**-24)
+
+
+def test_float32_kernels_compute_in_float32() -> None:
+    text = """func @f(%x: f32[n]) -> (f32[n], f32) {
+  %a: f32[n] = multiply %x, 0.1
+  %b: f32[n] = exp %a
+  %c: f32[n] = deg2rad %b
+  %d: f32[n] = power %c, 2
+  %s: f32 = sum %d {axis=(0,), keepdims=False}
+  return %d, %s
+}"""
+    assembly = build(fuse(parse(text))).compiled.assembly()
+    assert "cvtps2pd" not in assembly  # only the returned number becomes a double
