@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ..ir.func import Func
-from .binder import Kernel, bind
-from .kernels import lower
-from .nests import drop_unused
+from typing import TYPE_CHECKING
 
-__all__ = ["Kernel", "build"]
+from ..ir.func import Func
+
+if TYPE_CHECKING:
+    from .binder import Kernel
+
+__all__ = ["build"]
 
 
 def build(func: Func, *, name: str | None = None) -> Kernel:

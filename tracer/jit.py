@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..codegen.compile import stats
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import MutationError, UnsupportedError
 from ..ir.func import Func
@@ -371,6 +370,8 @@ class Compiled:
 
     def cache_info(self) -> CacheInfo:
         """Return how often this function was captured, compiled and served."""
+        from ..codegen.compile import stats  # only here: it imports Numba
+
         count = sum(map(len, self._specialisations.values()))
         totals = stats()
         return CacheInfo(
