@@ -114,11 +114,21 @@ class _Fuser:
         self.level = [0] * len(self.nodes)
         self.users: list[list[int]] = [[] for _ in self.nodes]
         self.alone: set[int] = set()
-        self.sizes = {
-            s: k
-            for k, n in enumerate(self.nodes)
-            if (s := as_symbol(n.attrs.get("count", 0))) is not None
-        }
+        self.sizes = self.find_sizes()
+
+    def find_sizes(self) -> dict[Symbol, int]:
+        """Find the nodes that define symbols; others may mention them as a count, too.
+
+        Those check a size that is known: they come where they may.
+        """
+        found: dict[Symbol, int] = {}
+        known: set[Symbol] = set()
+        for k, node in enumerate(self.nodes):
+            s = as_symbol(node.attrs.get("count", 0))
+            if s is not None and s not in known:
+                found[s] = k
+            known.update(symbols_of_node(node))
+        return found
 
     def sized_by(self, node: Node) -> set[int]:
         """Return the nodes that define symbols which a node mentions."""
