@@ -60,10 +60,10 @@ def signature(p: Program, ndims: Sequence[int]) -> tuple[Any, ...]:
             t = types.Array(t, ndims[k], "C", readonly=k not in written)
         out.append(t)
     out += [types.int64] * len(p.symbols)
-    for b in p.buffers:  # the order of the entry's parameters
+    ndim = {r.what: len(r.shape) for r in p.results if isinstance(r.what, Buffer)}
+    for b in p.buffers:
         if b.place == "result":
-            r = next(r for r in p.results if r.what is b)
-            out.append(types.Array(numba_type(r.dtype), len(r.shape), "C"))
+            out.append(types.Array(numba_type(b.dtype), ndim[b], "C"))
     for b, _ in p.constants:
         out.append(types.Array(numba_type(b.dtype), 1, "C", readonly=True))
     if any(b.place == "arena" for b in p.buffers):

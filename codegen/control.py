@@ -29,7 +29,9 @@ Carry = Reg | Buffer
 def _enter(low: Lowering, node: Node) -> list[Carry]:
     """Give every carry its place, with the initial value in it."""
     carries: list[Carry] = []
-    for x, p, v in zip(node.operands, node.regions[0].params, node.results, strict=True):
+    for x, p, v in zip(
+        node.operands, node.regions[0].params, node.results, strict=True
+    ):
         if not p.type.shape:
             start = cast(low.element(x, ()), p.type.dtype)
             carries.append(low.variable(start, "carry"))
@@ -48,7 +50,9 @@ def _define(low: Lowering, values: Sequence[Value], carries: Sequence[Carry]) ->
 
 
 def _give_back(
-    low: Lowering, yielded: Sequence[Operand], values: Sequence[Value],
+    low: Lowering,
+    yielded: Sequence[Operand],
+    values: Sequence[Value],
     carries: Sequence[Carry],
 ) -> None:
     """Put what is yielded into the carries, all at once."""
@@ -133,7 +137,7 @@ def branch(low: Lowering, node: Node) -> None:
     for region in node.regions:
         with low.into() as body:
             low.block(region)
-            for x, v, p in zip(region.results, node.results, places, strict=True):
+            for x, p in zip(region.results, places, strict=True):
                 if isinstance(p, Reg):
                     low.emit(Set(p.name, cast(low.element(x, ()), p.dtype)))
                     continue
@@ -165,4 +169,3 @@ def size(low: Lowering, node: Node) -> None:
     low.known.add(symbol)
     low.emit(Bind(symbol, x))
     low.values[node.result] = x
-

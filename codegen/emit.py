@@ -41,6 +41,9 @@ from .nests import (
     Statement,
     Store,
     While,
+    every,
+    leaves,
+    scalars_of,
 )
 
 SCALARS = {"abs": "absolute"}  # templates that bear a builtin's name
@@ -112,6 +115,8 @@ class Emitter:
         self.total = max(p.scopes, 1)
         self.failed = "return %d"
         self.uses_blas = False
+        self.shared: dict[Dim, str] = {}
+        self.offsets = 0
 
     def source(self) -> str:
         """Return the whole module."""
@@ -130,7 +135,13 @@ class Emitter:
             for name, module in sorted(self.functions.items())
         ]
         constants = [f"{c} = {t}({v})" for (t, v), c in self.constants.items()]
-        body = [f"def entry({', '.join(self.arguments())}):", *head, *lines, *tail, done]
+        body = [
+            f"def entry({', '.join(self.arguments())}):",
+            *head,
+            *lines,
+            *tail,
+            done,
+        ]
         return "\n".join([*HEADER, *imports, *constants, "", *body, ""])
 
     def returned(self) -> list[Reg | Buffer]:
@@ -183,8 +194,21 @@ class Emitter:
     # Statements -------------------------------------------------------------------
 
     def lines(self, body: list[Statement], indent: str) -> Iterator[str]:
+        """Print statements; an offset that several of them use is computed once."""
+        outer, shared = self.shared, repeated_offsets(body)
+        self.shared = dict(outer)
         for s in body:
+            for d in offsets_of(s) if shared else ():
+                if d in shared and d not in self.shared:
+                    name = f"o{self.offsets}"
+                    self.offsets += 1
+                    yield f"{indent}{name} = {dim_text(d)}"
+                    self.shared[d] = name
             yield from self.statement(s, indent)
+        self.shared = outer
+
+    def offset(self, d: Dim) -> str:
+        return self.shared.get(d) or dim_text(d)
 
     def statement(self, s: Statement, indent: str) -> Iterator[str]:
         match s:
@@ -199,7 +223,7 @@ class Emitter:
             case Bind():
                 yield f"{indent}{name_of(s.symbol)} = {self.scalar(s.value)}"
             case Store():
-                where = f"p_{s.buffer.name}, {dim_text(s.offset)}"
+                where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
                 yield (
                     f"{indent}store({where}, {self.scalar(s.value)}, "
                     f"{s.buffer.scope}, {self.total})"
@@ -236,7 +260,8 @@ class Emitter:
                 )
             case Allocate():
                 b = s.buffer
-                yield f"{indent}{b.name} = empty({dim_text(b.size)}, {type_name(b.dtype)})"
+                shape = f"{dim_text(b.size)}, {type_name(b.dtype)}"
+                yield f"{indent}{b.name} = empty({shape})"
                 yield f"{indent}p_{b.name} = pointer({b.name})"
             case Call():
                 left = f"{s.result} = " if s.result else ""
@@ -294,7 +319,7 @@ class Emitter:
                 return f"({text})" if isinstance(x.dim, Expr) else text
             case Load():
                 b = x.buffer
-                where = dim_text(x.offset)
+                where = self.offset(x.offset)
                 return f"load(p_{b.name}, {where}, {b.scope}, {self.total})"
             case Cast():
                 inner = self.scalar(x.arg)
@@ -325,11 +350,15 @@ class Emitter:
             template = template.replace(" + ", " | ").replace(" * ", " & ")
         short = {d for d in (*kinds, x.dtype) if d.kind == "f"} == {np.dtype("f4")}
         if short:
-            template = _FLOAT.sub(lambda m: self.literal(m[0], np.dtype("f4")), template)
+            template = _FLOAT.sub(
+                lambda m: self.literal(m[0], np.dtype("f4")), template
+            )
         template = special(template, x) or template
         template = _CALL.sub(self.bind, template)
         text = template.format(*map(self.scalar, x.args))
-        return text if natural(template, x) else f"convert({text}, {type_name(x.dtype)})"
+        return (
+            text if natural(template, x) else f"convert({text}, {type_name(x.dtype)})"
+        )
 
     def bind(self, m: re.Match[str]) -> str:
         name = SCALARS.get(m[1], m[1])
@@ -364,6 +393,27 @@ def natural(template: str, x: Apply) -> bool:
     if x.dtype in (F64, np.dtype("f4"), BOOL, I64):
         return x.dtype != I64 or all(a.dtype == I64 or a.dtype == BOOL for a in x.args)
     return not template.startswith("(")
+
+
+def offsets_of(s: Statement) -> Iterator[Dim]:
+    """Yield the offsets of the loads and the store of one statement."""
+    for x in scalars_of(s):
+        for leaf in leaves(x):
+            if isinstance(leaf, Load):
+                yield leaf.offset
+    if isinstance(s, Store):
+        yield s.offset
+
+
+def repeated_offsets(body: list[Statement]) -> set[Dim]:
+    """Return the compound offsets that a list of statements uses more than once."""
+    count: dict[Dim, int] = {}
+    bound = {s.symbol for s in every(body) if isinstance(s, Bind)}
+    for s in body:
+        for d in offsets_of(s):
+            if isinstance(d, Expr) and dims.as_symbol(d) is None:
+                count[d] = count.get(d, 0) + 1
+    return {d for d, n in count.items() if n > 1 and not dims.symbols_of(d) & bound}
 
 
 def late_symbols(p: Program) -> list[Symbol]:

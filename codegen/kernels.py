@@ -131,6 +131,7 @@ class Lowering:
         self.slots: dict[Dim, list[int]] = {}  # free scopes of the arena by bytes
         self.scopes = 0
         self.alive: list[dict[Buffer, int]] = []  # per open block: last use
+        self.outer: list[tuple[set[Symbol], set[Symbol]]] = []  # symbols around blocks
 
     # Names, checks, memory --------------------------------------------------------
 
@@ -369,6 +370,7 @@ class Lowering:
                 last[x] = len(b.nodes)
         alive: dict[Buffer, int] = {}
         self.alive.append(alive)
+        self.outer.append((set(self.known), set(self.late)))
         for k, node in enumerate(b.nodes):
             self.node(node)
             for v in node.results:
@@ -380,7 +382,8 @@ class Lowering:
                 self.release(buffer)
 
     def close(self) -> None:
-        """End a region: all that it allocated is free."""
+        """End a region: all that it allocated is free, its symbols are gone."""
+        self.known, self.late = self.outer.pop()
         for buffer in self.alive.pop():
             self.release(buffer)
 
@@ -461,7 +464,7 @@ class Lowering:
 
 def supported(dtype: DType) -> None:
     """Refuse dtypes which kernels cannot hold."""
-    if dtype.kind == "c" or dtype.itemsize == 2 and dtype.kind == "f":
+    if dtype.kind == "c" or (dtype.itemsize == 2 and dtype.kind == "f"):
         raise UnsupportedError(
             f"compiled code has no {dtype.name} yet",
             rule="kernels compute with bool, integers, float32 and float64.",
@@ -598,18 +601,18 @@ def _leave(low: Lowering) -> list[Result]:
         else:
             x = low.let(cast(low.element(r, ()), t.dtype))
             pending.append((target, x))
-    for target, place in pending:
-        if isinstance(place, Stored):
-            low.copy_into(target, place)
+    for target, final in pending:
+        if isinstance(final, Stored):
+            low.copy_into(target, final)
         else:
-            low.emit(Store(target, 0, place))
+            low.emit(Store(target, 0, final))
     return [r for r in results if r is not None]
 
 
 def _memory(low: Lowering, p: Value, own: Mapping[Value, Place]) -> Buffer:
-    place = own[p]
-    if isinstance(place, Stored):
-        return place.buffer
+    memory = own[p]
+    if isinstance(memory, Stored):
+        return memory.buffer
     k = low.f.params.index(p)
     return next(b for b in low.buffers if b.place == "param" and b.name == f"a{k}")
 
@@ -619,15 +622,15 @@ def _result(low: Lowering, i: int, r: Operand, t: Type) -> Reg | Buffer:
         name = f"result{i}"
         low.emit(Let(name, cast(low.element(r, ()), t.dtype)))
         return Reg(name, t.dtype)
-    place = low.stored(r)
+    found = low.stored(r)
     have = low.result_buffers.get(i)
-    if have is not None and place.buffer is have and place.whole:
+    if have is not None and found.buffer is have and found.whole:
         return have
-    b = have if have is not None and place.buffer is not have else None
+    b = have if have is not None and found.buffer is not have else None
     if b is None:
         if have is not None:
             del low.result_buffers[i]
             have = None
         b = low.result_buffer(i, t)
-    low.copy_into(b, place)
+    low.copy_into(b, found)
     return b

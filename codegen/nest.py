@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir import dims
@@ -35,7 +35,7 @@ from ..ir.errors import IndexRangeError, InternalError, RetrogradeError, ShapeEr
 from ..ir.func import Node, Operand, Value, type_of
 from ..ir.op import Fold, Kind
 from ..ir.types import BOOL, I64, DType, Shape, promote
-from .kernels import Stored, at, cast, compare, either, plus, supported, whole, wrap
+from .kernels import Stored, at, cast, compare, either, supported, whole, wrap
 from .nests import (
     Apply,
     Bind,
@@ -86,7 +86,7 @@ class Reduce:
     out: Buffer | None
     offset: Dim
     name: str = ""
-    body: list[Statement] = field(default_factory=list)
+    first: Scalar | None = None  # the first element, where it is in memory
 
 
 class NegativePowerError(RetrogradeError, ValueError):
@@ -178,7 +178,7 @@ class Nest:
         return Apply(template, tuple(args), v.type.dtype)
 
     def gathered(self, node: Node, index: Index) -> Index:
-        """Return the index of a gather's base, wrapped; a flag notes what is outside."""
+        """Return the index of a gather's base; a flag notes what is out of range."""
         shape = gathered_shape(node)
         position = node.attrs["position"]
         part = index[position : position + len(shape)]
@@ -294,9 +294,7 @@ def _by_space(
     roots: Sequence[tuple[Value, Node, Value]],
 ) -> dict[tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]]:
     """Group the results by index space and, where it matters, by order of loops."""
-    spaces: dict[
-        tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]
-    ] = {}
+    spaces: dict[tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]] = {}
     for root in roots:
         r, node, _ = root
         shape = space_of(node, r)
@@ -350,7 +348,7 @@ def _buffer(low: Lowering, node: Node, out: Value) -> Buffer | None:
     b = low.target(out)
     base = node.operands[0]
     known = low.values[base] if isinstance(base, Value) else None
-    if not isinstance(known, Stored):  # a number, repeated
+    if not isinstance(known, Stored):  # one number at every index
         low.emit(Fill(b, 0, t.size, cast(low.element(base, ()), t.dtype)))
     elif known.buffer is not b:
         low.copy_into(b, known)
@@ -419,7 +417,17 @@ def _reduction(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
         0 if k in axis else i for k, i in enumerate(index) if keep or k not in axis
     )
     offset = linear(where, out.type.shape)
-    nest.reductions.append(Reduce(node, fold, value, over, b, offset))
+    r = Reduce(node, fold, value, over, b, offset)
+    nest.reductions.append(r)
+    level = _suffix(nest.axes, over)
+    if fold.start == "first" and not fold.index and level + len(over) == len(nest.axes):
+        zeros = [0 if a.symbol in over else a.index for a in nest.axes]
+        found = (
+            value if x in nest.inside else nest.low.element(x, place(t.shape, zeros))
+        )
+        if over and isinstance(found, Load):
+            # Taken twice: a fold that starts with an element is idempotent.
+            r.first = cast(found, wanted)
     if fold.start == "first":
         _need_elements(nest, node, t.shape, out)
 
@@ -443,7 +451,6 @@ def _need_elements(nest: Nest, node: Node, shape: Shape, out: Value) -> None:
 
 
 def _scatter(nest: Nest, node: Node, b: Buffer) -> None:
-    low = nest.low
     x, new = node.operands[:2]
     base = type_of(x)
     part = part_type(node).shape
@@ -497,9 +504,7 @@ def _suffix(axes: Sequence[Axis], over: frozenset[Symbol]) -> int:
 
 
 def _is_first(axes: Sequence[Axis], over: frozenset[Symbol]) -> Scalar:
-    zeros = [
-        compare("==", at(a.index), Lit(0, I64)) for a in axes if a.symbol in over
-    ]
+    zeros = [compare("==", at(a.index), Lit(0, I64)) for a in axes if a.symbol in over]
     if not zeros:
         return Lit(True, BOOL)
     first = zeros[0]
@@ -555,14 +560,17 @@ def _fold(
         total = _merge(r, axes, outer, Lit(0, dtype), x, dtype, sums)
         _finish(low, r, axes, outer, total, body, before)
         return
-    before[level].append(Set(name, _start(r.fold, dtype)))
+    start = _start(r.fold, dtype) if r.first is None else r.first
+    before[level].append(Set(name, start))
     first = _is_first(axes, inner)
     if r.fold.index:
         _position(low, r, axes, acc, first, body, before[level])
         total = Reg(r.name, I64)
-    elif r.fold.start == "first":
+    elif r.fold.start == "first" and r.first is None:
         stepped = step(r.fold, acc, dtype, x=x)
-        body.append(Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype)))
+        body.append(
+            Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype))
+        )
         total = acc
     elif sums:
         total = _sum(low, axes[level:], acc, x, before[level], body, opening, closing)
@@ -687,7 +695,9 @@ def _collapse(nest: Nest, axes: list[Axis], body: list[Statement]) -> list[Axis]
     k = len(axes) - 2
     while k >= 0:
         a, b = axes[k], axes[k + 1]
-        kept = all((a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions)
+        kept = all(
+            (a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions
+        )
         folds = any(r.fold.index for r in nest.reductions)
         if kept and not folds and _one_run(nest, body, a, b):
             _substitute(nest, body, {a.symbol: 0})
@@ -712,6 +722,8 @@ def _dims(nest: Nest, body: list[Statement]) -> set[Dim]:
             found.add(s.offset)
     for r in nest.reductions:
         rewrite_dims(r.value, collect)
+        if r.first is not None:
+            rewrite_dims(r.first, collect)
     return found
 
 
@@ -729,9 +741,7 @@ def _one_run(nest: Nest, body: list[Statement], a: Axis, b: Axis) -> bool:
     return True
 
 
-def _substitute(
-    nest: Nest, body: list[Statement], values: dict[Symbol, Dim]
-) -> None:
+def _substitute(nest: Nest, body: list[Statement], values: dict[Symbol, Dim]) -> None:
     def change(d: Dim) -> Dim:
         return dims.substitute(d, values)
 
@@ -747,3 +757,5 @@ def _substitute(
     for r in nest.reductions:
         r.offset = change(r.offset)
         r.value = rewrite_dims(r.value, change)
+        if r.first is not None:
+            r.first = rewrite_dims(r.first, change)

@@ -88,7 +88,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A template of neutral scalar functions; the arguments have the dtypes it needs."""
+    """A template of neutral functions; the arguments have the dtypes it needs."""
 
     template: str
     args: tuple[Scalar, ...]
@@ -232,18 +232,7 @@ class Call:
 Pointer: TypeAlias = tuple[Buffer, Dim]
 Argument: TypeAlias = Pointer | Dim | bool | Scalar
 Statement: TypeAlias = (
-    Let
-    | Set
-    | Bind
-    | Store
-    | Loop
-    | While
-    | If
-    | Check
-    | Move
-    | Fill
-    | Allocate
-    | Call
+    Let | Set | Bind | Store | Loop | While | If | Check | Move | Fill | Allocate | Call
 )
 
 

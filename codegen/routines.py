@@ -436,4 +436,3 @@ def _blas_product(
         low.emit(Call("blas.gemv", (not tb, rows, columns, b, ldb, a, lda, c, 1)))
     else:
         low.emit(Call("blas.gemm", (ta, tb, m, n, k, a, lda, b, ldb, c, n)))
-

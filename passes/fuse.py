@@ -31,12 +31,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir.access import (
+    base_index,
     canonical,
     gathered_shape,
     hazards,
-    base_index,
-    indices_of,
     index_dims,
+    indices_of,
     part_type,
     place,
     reads_of,
@@ -69,7 +69,7 @@ Key = tuple[Shape, tuple[int, ...]]
 
 def fuse(f: Func) -> Func:
     """Return `f` with nodes over one index space grouped."""
-    names = IRBuilder(names_in(f))
+    names = IRBuilder(tuple(names_in(f)))
     body = _Fuser(names, f.body, f.size_facts(), {}).block()
     return replace_body(f, body)
 
@@ -172,7 +172,11 @@ class _Fuser:
         base = node.operands[0]
         k = self.at.get(base) if isinstance(base, Value) else None
         key = self.keys[k] if k is not None and k < len(self.keys) else None
-        if k is None or key is None or any(isinstance(x, Value) for x in indices_of(node)):
+        if (
+            k is None
+            or key is None
+            or any(isinstance(x, Value) for x in indices_of(node))
+        ):
             return None
         if self.nodes[k].op.kind in (Kind.REDUCTION, Kind.SCATTER):
             return None
@@ -203,7 +207,9 @@ class _Fuser:
             case Kind.VIEW:
                 base, *given = node.operands
                 plain = not any(isinstance(x, Value) for x in given)
-                return self.cost.get(base) if plain and isinstance(base, Value) else None
+                return (
+                    self.cost.get(base) if plain and isinstance(base, Value) else None
+                )
             case Kind.ELEMENTWISE:
                 flops, loads = node.op.cost, 0
                 for x in node.operands:
@@ -473,9 +479,7 @@ class _Fuser:
                 if x in inner:
                     continue
                 node = self.definition(x)
-                here = node is not None and (
-                    self.at[x] in members or x in self.cost
-                )
+                here = node is not None and (self.at[x] in members or x in self.cost)
                 if not here or node is None:
                     inner[x] = x
                     needed.add(x)
@@ -485,7 +489,9 @@ class _Fuser:
                 values = [y for y in node.operands if isinstance(y, Value)]
                 if not ready:
                     stack.append((x, True))
-                    stack.extend((y, False) for y in reversed(self.inward(node, values)))
+                    stack.extend(
+                        (y, False) for y in reversed(self.inward(node, values))
+                    )
                     continue
                 self.copy_node(node, x, inner, nodes, needed, owner, u)
             return inner[v]
@@ -516,7 +522,7 @@ class _Fuser:
         owner: dict[Value, int],
         u: Unit,
     ) -> None:
-        operands = []
+        operands: list[Operand] = []
         for y in node.operands:
             outside = isinstance(y, Value) and (
                 y not in inner

@@ -44,7 +44,7 @@ from ..ir.verify import loop_facts
 
 def reinplace(f: Func) -> Func:
     """Return `f` with marks on values that are computed in place."""
-    plan = _Plan(IRBuilder(names_in(f)))
+    plan = _Plan(IRBuilder(tuple(names_in(f))))
     updated = {f.params[j] for _, j in f.updates}
     plan.block(f.body, f.size_facts(), visible=updated)
     body = _Marker(plan).block(f.body)
@@ -232,9 +232,7 @@ def _without_new(root: Node) -> Node:
     return replace(root, operands=(x, 0, *rest))
 
 
-def _candidates(
-    reads: Sequence[Access], v: Value, dead: set[Value]
-) -> Sequence[Value]:
+def _candidates(reads: Sequence[Access], v: Value, dead: set[Value]) -> Sequence[Value]:
     found = dict.fromkeys(r.value for r in reads)
     return [x for x in found if x in dead and x.type.array() == v.type.array()]
 
@@ -284,4 +282,3 @@ class _Marker(Copier):
             reused = self.values.get(reused, reused)
         new.reuses = reused if isinstance(reused, Value) else None
         return new
-

@@ -373,9 +373,7 @@ def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -
 def added_to_zero(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
     """Put into a part that was just set to zero, instead of adding to it."""
     op = node.op
-    if op.of is None or OPS[op.of].kind is not Kind.VIEW:
-        return None  # elements may be added to twice
-    if not op.accumulates or op.overlapping:
+    if not op.accumulates or op.overlapping:  # which may add to one element twice
         return None
     under = definition(node.operands[0])
     if under is None or under.op.of != op.of or under.op.accumulates:

@@ -21,7 +21,7 @@ from ..ir.build import names_in
 from ..ir.dims import Expr, Strict, Symbol
 from ..ir.errors import GradientError, RetrogradeError
 from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
-from ..ir.op import OPS, Kind, Zero
+from ..ir.op import OPS, Kind, Op, Zero
 from ..ir.types import F64, Type
 from . import activity
 from .scope import (
@@ -237,10 +237,11 @@ class Reverser:
                 continue
             if isinstance(op.derivative(k), Zero):
                 continue
-            if op.scatter_add is not None and k == 0 and x in ct:
+            twin = _adding_twin(op) if k == 0 and x in ct else None
+            if twin is not None:
                 # Into the cotangent that is there: no zeros, no full-size addition.
                 into = (ct[x], d, *xs[1:])
-                twin, hint = OPS[op.scatter_add], f"d{x.name}"
+                hint = f"d{x.name}"
                 # A count belongs to the read, which defines or checks it.
                 attrs = {k: a for k, a in node.attrs.items() if k != "count"}
                 ct[x] = self.b.apply(twin, into, attrs, hint=hint)
@@ -335,3 +336,11 @@ def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:
 
 def _counts(node: Node) -> bool:
     return defined_symbol(node) is not None and node.op.kind is not Kind.SIZE
+
+
+def _adding_twin(op: Op) -> Op | None:
+    """Return the op that adds to the part that `op` reads, if it is to be used.
+
+    Of a view that repeats elements the cotangents are summed up first.
+    """
+    return OPS[op.scatter_add] if op.scatter_add and not op.overlapping else None

@@ -393,7 +393,9 @@ def _elementary(context: Any, b: Builder, t: Any, name: str, *args: Value) -> Va
 def _power_loop(b: Builder, t: Any, x: Value, y: Value) -> Value:
     """Emit x**y by repeated squaring, modulo the width."""
     entry = b.block
-    loop, body, end = (b.append_basic_block(f"power.{n}") for n in ("loop", "in", "end"))
+    loop, body, end = (
+        b.append_basic_block(f"power.{n}") for n in ("loop", "in", "end")
+    )
     b.branch(loop)
     b.position_at_end(loop)
     result, base, left = (b.phi(x.type) for _ in range(3))

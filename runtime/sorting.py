@@ -8,17 +8,20 @@ from typing import Any
 
 import numba
 
-from .memory import load, store
+from . import memory
 
+# Intrinsics have a parameter more than their calls, and untyped results, to mypy.
+load: Any = memory.load
+store: Any = memory.store
 RUN = 16
 
 
-@numba.njit(nogil=True, inline="never")  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, inline="never")
 def _before(a: Any, b: Any) -> Any:
     return a < b or (b != b and a == a)
 
 
-@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True)
 def argsort(keys: Any, order: Any, scratch: Any, n: Any) -> None:
     """Fill `order` with the positions of the n keys in ascending order."""
     for start in range(0, n, RUN):
@@ -52,7 +55,7 @@ def argsort(keys: Any, order: Any, scratch: Any, n: Any) -> None:
         width *= 2
 
 
-@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True)
 def sort(keys: Any, scratch: Any, n: Any) -> None:
     """Sort n keys in place."""
     for start in range(0, n, RUN):
@@ -82,7 +85,7 @@ def sort(keys: Any, scratch: Any, n: Any) -> None:
         width *= 2
 
 
-@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True)
 def searchsorted(keys: Any, n: Any, x: Any, right: Any) -> Any:
     """Return where x belongs among n sorted keys, before or after its equals."""
     low, high = 0, n

@@ -182,6 +182,9 @@ class Trace:
         known = self.captured.get(id(x))
         if known is not None:
             return self.tensor(known[1])
+        if x._trace is None and not isinstance(x._data, np.ndarray):
+            if not x.requires_grad:  # a number that our own functions wrapped
+                return self.tensor(self.operand(x._data))
         base = x._base if x._trace is None else None
         if base is not None:
             return self._view_of(base, x)

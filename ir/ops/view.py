@@ -41,7 +41,8 @@ def view(
     """Define a view op with its scatter and scatter_add twins.
 
     `shape(x, *indices, **attrs)` is the shape rule, `eager` must return a real NumPy
-    view, `inverse(b, new, x, **attrs)` undoes a view that keeps every element once.
+    view, `inverse(b, new, x, **attrs)` undoes a view that keeps every element; where an
+    element appears several times in the view, it adds them up.
     """
     operands = ("x", *indices)
 
@@ -159,7 +160,7 @@ def _twin(
         samples=twin_samples,
         of=name,
         accumulates=accumulates,
-        decompose=decomposed if inverse is not None else None,
+        decompose=decomposed if inverse is not None and not overlapping else None,
         overlapping=overlapping,
     )
 
@@ -515,7 +516,7 @@ view(
     eager=lambda x, shape: np.broadcast_to(x, shape),
     index_map=_broadcast_map,
     samples=_broadcast_samples,
-    inverse=None,
+    inverse=lambda b, new, x, shape: b.unbroadcast(new, x),
     overlapping=True,
 )
 

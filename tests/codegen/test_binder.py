@@ -166,3 +166,33 @@ def test_negative_size_is_an_error() -> None:
     np.testing.assert_array_equal(k([np.int64(2)])[0], [1.5, 1.5])
     with pytest.raises(ShapeError):
         k([np.int64(-1)])
+
+
+def test_one_number_everywhere_can_be_written_into() -> None:
+    k = kernel(
+        """func @f(%x: f64) -> (f64[3], f64[3]) {
+  %a: f64[3] = broadcast_to %x {shape=(3,)}
+  %b: f64[3] = select_scatter %a, 5.0, 1 {axis=0}
+  return %a, %b
+}"""
+    )
+    a, b = k([2.0])
+    np.testing.assert_array_equal(a, [2.0, 2.0, 2.0])
+    np.testing.assert_array_equal(b, [2.0, 5.0, 2.0])
+
+
+def test_results_of_several_dtypes_in_any_order() -> None:
+    k = kernel(
+        """func @f(%x: f64[n]) -> (f64[n], f32[n,1], bool[n]) {
+  %a: f32[n] = astype %x {dtype=f32}
+  %b: bool[n] = greater %a, 0.5
+  %c: f32[n,1] = expand_dims %a {axis=(1,)}
+  %d: f64[n] = multiply %x, %b
+  return %d, %c, %b
+}"""
+    )
+    x = np.array([0.25, 0.75])
+    d, c, b = k([x])
+    np.testing.assert_array_equal(d, [0.0, 0.75])
+    np.testing.assert_array_equal(c, np.array([[0.25], [0.75]], "f4"))
+    np.testing.assert_array_equal(b, [False, True])

@@ -27,7 +27,7 @@ from retrograde.passes.vjp import vjp
 from retrograde.runtime import vecmath
 
 sys.path.append(str(Path(__file__).parent.parent / "passes"))
-from programs import arguments, program  # noqa: E402
+from programs import arguments, program
 
 
 def pure(seed: int, size: int, joint: bool) -> Func:

@@ -155,6 +155,39 @@ def test_exact_rule(name: str) -> None:
 
 
 OTHER = {
+    "an overlapping view of what was put": (
+        """%a: f64[4] = select %x, 1 {axis=0}
+        %b: f64[4] = as_strided_scatter %a, %k {offset=0, shape=(4,), strides=(0,)}
+        %r: f64[4] = as_strided %b {offset=0, shape=(4,), strides=(0,)}""",
+        "f64[4]",
+        ["select", "as_strided_scatter", "as_strided"],
+    ),
+    "adding twice to what was set to zero": (
+        """%i: i64[2] = constant {data=(1, 1), dtype=i64, shape=(2,)}
+        %v: f64[2] = constant {data=(1.0, 2.0), dtype=f64, shape=(2,)}
+        %s: f64[4] = select %x, 1 {axis=0}
+        %a: f64[4] = gather_scatter %s, 0, %i {axes=(0,), position=0}
+        %r: f64[4] = gather_scatter_add %a, %v, %i {axes=(0,), position=0}""",
+        "f64[4]",
+        ["constant", "constant", "select", "gather_scatter", "gather_scatter_add"],
+    ),
+    "adding once to what was set to zero": (
+        """%s: f64[4] = select %x, 1 {axis=0}
+        %a: f64[4] = select_scatter %s, 0, 2 {axis=0}
+        %r: f64[4] = select_scatter_add %a, 1.5, 2 {axis=0}""",
+        "f64[4]",
+        ["select", "select_scatter"],
+    ),
+    "a scalar carry that stays in an array": (
+        """%s: f64 = sum %x {axis=(0, 1)}
+        %z: f32[] = full 0.0 {dtype=f32, shape=()}
+        %q: f64[], %r: f32[] = for i in 0..3 carry(%p: f64[] = %s, %t: f32[] = %z) {
+          %u: f32[] = astype %p {dtype=f32}
+          yield %p, %u
+        }""",
+        "f32[]",
+        ["sum", "full", "for", "astype"],
+    ),
     "slice of slice": (
         """%a: f64[2,3] = slice %x, 1 {axis=1, size=3, step=1}
         %r: f64[2,2] = slice %a, 2 {axis=1, size=2, step=-1}""",

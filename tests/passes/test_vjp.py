@@ -191,6 +191,23 @@ def test_a_read_adds_into_the_cotangent_that_is_there() -> None:
     assert "add" not in names
 
 
+def test_a_saved_python_number_stays_one() -> None:
+    f = parse("""
+    func @f(%x: f32[n], %k: ~f64) -> f32[n] {
+      %r: f32[n], %c2: ~f64 = for i in 0..3 carry(%p: f32[n] = %x, %c: ~f64 = %k) {
+        %q: f32[n] = multiply %p, %c
+        %d: ~f64 = multiply %c, %c
+        yield %q, %d
+      }
+      return %r
+    }""")
+    joint = joint_of(f)
+    x = np.ones(2, np.float32)
+    got = run(joint, x, 2.0, x)
+    np.testing.assert_array_equal(got[1], np.full(2, 2**7, np.float32))
+    assert got[2] == 2 * 7 * 2**6
+
+
 def test_seeds_replace_cotangent_parameters() -> None:
     f = parse("""
     func @f(%x: f32[n]) -> f32 {

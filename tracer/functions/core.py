@@ -133,7 +133,12 @@ def axis_tuple(axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def all_axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return the axes of a reduction in order; None means all of them."""
+    """Return the axes of a reduction in order; None means all of them.
+
+    A 0-d array has no axes, but NumPy's reductions take its axis 0 or -1 for none.
+    """
+    if ndim == 0 and not isinstance(axis, tuple | list) and axis in (0, -1):
+        return ()
     return tuple(range(ndim)) if axis is None else tuple(sorted(axis_tuple(axis, ndim)))
 
 
