@@ -114,11 +114,21 @@ class _Fuser:
         self.level = [0] * len(self.nodes)
         self.users: list[list[int]] = [[] for _ in self.nodes]
         self.alone: set[int] = set()
-        self.sizes = {
-            s: k
-            for k, n in enumerate(self.nodes)
-            if (s := as_symbol(n.attrs.get("count", 0))) is not None
-        }
+        self.sizes = self.find_sizes()
+
+    def find_sizes(self) -> dict[Symbol, int]:
+        """Find the nodes that define symbols; others may mention them as a count, too.
+
+        Those check a size that is known: they come where they may.
+        """
+        found: dict[Symbol, int] = {}
+        known: set[Symbol] = set()
+        for k, node in enumerate(self.nodes):
+            s = as_symbol(node.attrs.get("count", 0))
+            if s is not None and s not in known:
+                found[s] = k
+            known.update(symbols_of_node(node))
+        return found
 
     def sized_by(self, node: Node) -> set[int]:
         """Return the nodes that define symbols which a node mentions."""
@@ -390,11 +400,13 @@ class _Fuser:
             return
         was_kept = self.is_kept(k)
         self.hard.add(x)
-        if not was_kept:
+        if was_kept:
+            return
+        if self.keys[k] is not None:
             units.append(Unit([k], self.level[k], self.keys[k]))
-            if self.keys[k] is None:  # a view: what it is a view of, too
-                for y in self.nodes[k].operands:
-                    self.keep(y, units)
+            return
+        for y in self.nodes[k].operands:  # of a view, which has a unit of its own
+            self.keep(y, units)
 
     def clashes(self, unit: Unit, node: Node) -> bool:
         nodes = [self.nodes[k] for k in unit.members]

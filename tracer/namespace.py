@@ -44,9 +44,10 @@ def _named(original: Callable[..., Any], ours: Callable[..., Any]) -> Any:
 
 def _collect(source: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in dir(source):
+    # Not dir(): it names submodules that NumPy imports only when they are used.
+    for name, value in sorted(vars(source).items()):
         if not name.startswith("_"):
-            ours = _ours(getattr(source, name, None))
+            ours = _ours(value)
             if ours is not None:
                 found[name] = ours
     return found
