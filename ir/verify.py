@@ -99,7 +99,7 @@ class _Verifier:
         for v in node.results:
             self.define(v)
             scope.add(v)
-            self.marks(node, v)
+            self.marks(node, v, scope)
         return facts
 
     def defined_symbols(self, node: Node, facts: Facts) -> Facts:
@@ -137,7 +137,7 @@ class _Verifier:
         if not same_shape(broadcast_shapes(target.shape, new.shape), target.shape):
             raise IRError(f"write: {new} does not fit its target {target}")
 
-    def marks(self, node: Node, v: Value) -> None:
+    def marks(self, node: Node, v: Value, scope: set[Value]) -> None:
         is_view = node.op.views is not None
         if self.f.stage == "traced" and is_view != (v.base is not None):
             raise IRError(f"alias mark of %{v.name} disagrees with op {node.op.name!r}")
@@ -146,7 +146,7 @@ class _Verifier:
         if self.f.stage == "func" and v.base is not None:
             raise IRError("an alias mark may not appear after functionalize")
         if v.reuses is not None and not node.regions:
-            if v.reuses not in node.operands or v.reuses.type.array() != v.type.array():
+            if v.reuses not in scope or v.reuses.type.array() != v.type.array():
                 raise IRError(f"%{v.name} cannot reuse the buffer of %{v.reuses.name}")
 
     # Regions ----------------------------------------------------------------------

@@ -9,6 +9,7 @@ every line is legal.
 from __future__ import annotations
 
 import linecache
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -75,9 +76,10 @@ class _Drawer:
         trial = dict(self.env)
         saved = {k: v.copy() for k, v in trial.items() if isinstance(v, np.ndarray)}
         try:
-            with np.errstate(all="ignore"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
                 exec(line, {"np": np}, trial)
-        except (ValueError, IndexError, TypeError):
+        except (ValueError, IndexError, TypeError, RuntimeWarning):
             return self._undo(saved)
         values = [v for v in trial.values() if isinstance(v, np.ndarray | np.generic)]
         big = any(v.size and np.max(np.abs(v)) > 20 for v in map(np.asarray, values))

@@ -5,7 +5,15 @@ import pytest
 
 import retrograde as rg
 
-KEYS = ["[:, ::-1]", "[::-1]", "[::2, ::-2]", ".T", "[:1, ::-1]", "[:, :1]", "[::-1, 0]"]
+KEYS = [
+    "[:, ::-1]",
+    "[::-1]",
+    "[::2, ::-2]",
+    ".T",
+    "[:1, ::-1]",
+    "[:, :1]",
+    "[::-1, 0]",
+]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -21,3 +29,15 @@ def test_a_copy_of_a_view_is_fresh(key, method):
     if copied is not view and not np.shares_memory(copied._data, base._data):
         np.testing.assert_array_equal(copied._data, want)
     assert method == "clone" or copied._data.flags.c_contiguous
+
+
+def test_a_number_spread_over_an_updated_argument_fills_all_of_it():
+    def f(x, y):
+        x[..., 0:] = -y[-2]
+        y[:] = y[-2]
+        return x[2:, :].copy()
+
+    x, y = np.arange(4.0).reshape(1, 4), np.arange(4.0)
+    rg.compile(f)(x, y)
+    np.testing.assert_array_equal(x, np.full((1, 4), -2.0))
+    np.testing.assert_array_equal(y, np.full(4, 2.0))
