@@ -28,6 +28,7 @@ class _Verifier:
         self.f = f
         self.names: set[str] = set()
         self.symbols: set[Symbol] = set(f.symbols)
+        self.views: dict[Value, Operand] = {}
 
     def run(self) -> None:
         for p in self.f.params:
@@ -99,7 +100,9 @@ class _Verifier:
         for v in node.results:
             self.define(v)
             scope.add(v)
-            self.marks(node, v, scope)
+            if node.op.views is not None:
+                self.views[v] = node.operands[node.op.views]
+            self.marks(node, v)
         return facts
 
     def defined_symbols(self, node: Node, facts: Facts) -> Facts:
@@ -137,7 +140,7 @@ class _Verifier:
         if not same_shape(broadcast_shapes(target.shape, new.shape), target.shape):
             raise IRError(f"write: {new} does not fit its target {target}")
 
-    def marks(self, node: Node, v: Value, scope: set[Value]) -> None:
+    def marks(self, node: Node, v: Value) -> None:
         is_view = node.op.views is not None
         if self.f.stage == "traced" and is_view != (v.base is not None):
             raise IRError(f"alias mark of %{v.name} disagrees with op {node.op.name!r}")
@@ -146,8 +149,20 @@ class _Verifier:
         if self.f.stage == "func" and v.base is not None:
             raise IRError("an alias mark may not appear after functionalize")
         if v.reuses is not None and not node.regions:
-            if v.reuses not in scope or v.reuses.type.array() != v.type.array():
+            if (
+                not self.reads(node, v.reuses)
+                or v.reuses.type.array() != v.type.array()
+            ):
                 raise IRError(f"%{v.name} cannot reuse the buffer of %{v.reuses.name}")
+
+    def reads(self, node: Node, x: Value) -> bool:
+        """Tell whether a node reads the memory of `x`, itself or through views."""
+        for operand in node.operands:
+            while isinstance(operand, Value):
+                if operand is x:
+                    return True
+                operand = self.views.get(operand, 0)
+        return False
 
     # Regions ----------------------------------------------------------------------
 
