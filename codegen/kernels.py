@@ -587,7 +587,7 @@ def _leave(low: Lowering) -> list[Result]:
         target = _memory(low, p, own)
         r = f.results[i]
         t = p.type
-        source = low.stored(r) if t.shape else None  # also numbers spread over it
+        source: object = low.stored(r) if t.shape else None  # also a spread number
         if not t.shape and isinstance(r, Value):
             source = low.values[r]
         results[i] = Result(target, t.shape, t.dtype, updates=j)
