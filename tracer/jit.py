@@ -86,6 +86,7 @@ class Specialisation:
     tree: Tree
     outs: tuple[Out, ...]
     effects: tuple[Effect, ...]
+    keep: tuple[Any, ...]  # objects whose identity is part of the key
 
     def values(self, leaves: Sequence[Any]) -> list[Any] | None:
         """Return what the parameters are in this call, or None if a guard fails."""
@@ -401,6 +402,7 @@ def specialise(
     fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree
 ) -> Specialisation:
     """Capture `fn` for these arguments."""
+    keep = tuple(x for x in leaves if not is_input_leaf(x))
     trace = Trace(name=_name(fn))
     arguments: dict[int, Any] = {}  # id of an array -> its traced value
     numbers: list[int] = []
@@ -426,7 +428,8 @@ def specialise(
         if is_array_like(x):
             arguments[id(x)] = t
         traced.append(t)
-    return _Specialiser(trace, fn, tree, state, numbers, ints, arguments).run(traced)
+    run = _Specialiser(trace, fn, tree, state, numbers, ints, arguments, keep)
+    return run.run(traced)
 
 
 def is_input_leaf(x: Any) -> bool:
@@ -475,6 +478,7 @@ class _Specialiser:
     numbers: list[int]
     ints: list[tuple[int, Dim]]
     arguments: dict[int, Any]
+    keep: tuple[Any, ...]
     places: dict[Any, list[Place]] = field(default_factory=dict)
 
     def run(self, traced: Sequence[Any]) -> Specialisation:
@@ -547,6 +551,7 @@ class _Specialiser:
             tree=tree,
             outs=tuple(_resolved(o, resolve) for o in outs),
             effects=effects,
+            keep=self.keep,
         )
 
 
