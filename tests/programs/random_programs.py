@@ -234,12 +234,13 @@ class _Drawer:
 
 
 @st.composite
-def programs(draw: Any, min_lines: int = 2, max_lines: int = 8) -> Program:
-    """Draw a program of a few lines."""
+def programs(draw: Any, min_lines: int = 2, max_lines: int = 6) -> Program:
+    """Draw a program of a few lines; it returns its arguments and its last values."""
     d = _Drawer(draw)
     for _ in range(draw(st.integers(min_lines, max_lines))):
         d.line()
-    names = [k for k, v in d.env.items() if isinstance(v, np.ndarray | np.generic)]
+    made = [k for k, v in d.env.items() if isinstance(v, np.ndarray | np.generic)]
+    names = ["x", "y", *made[2:][-2:]]
     body = "\n".join(f"    {line}" for line in d.lines)
     source = f"def program(x, y, s):\n{body}\n    return {', '.join(names)},\n"
     return Program(source, d.args)
