@@ -4,7 +4,6 @@ import argparse
 import inspect
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from .target import Target, UsageError, find
 
