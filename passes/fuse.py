@@ -45,6 +45,7 @@ from ..ir.access import (
 )
 from ..ir.build import IRBuilder, names_in
 from ..ir.dims import Expr, Facts, Symbol, as_symbol, symbol, symbols_of
+from ..ir.errors import InternalError
 from ..ir.func import (
     Block,
     Func,
@@ -70,7 +71,10 @@ Key = tuple[Shape, tuple[int, ...]]
 def fuse(f: Func) -> Func:
     """Return `f` with nodes over one index space grouped."""
     names = IRBuilder(tuple(names_in(f)))
-    body = _Fuser(names, f.body, f.size_facts(), {}).block()
+    known = set(f.symbols)
+    for p in f.params:
+        known.update(*map(symbols_of, p.type.shape), ())
+    body = _Fuser(names, f.body, f.size_facts(), frozenset(known)).block()
     return replace_body(f, body)
 
 
@@ -98,12 +102,18 @@ class _Fuser:
         names: IRBuilder,
         block: Block,
         facts: Facts,
-        outer: dict[Value, Node],
+        known: frozenset[Symbol],
     ) -> None:
         self.names = names
         self.facts = facts
-        self.outer = outer  # definitions of views in enclosing blocks
         self.source = block
+        # Symbols that nodes of this block define; where one is known it is checked.
+        self.sizes: dict[Symbol, int] = {}
+        for k, n in enumerate(block.nodes):
+            s = as_symbol(n.attrs.get("count", 0))
+            if s is not None and s not in known:
+                self.sizes.setdefault(s, k)
+        self.known = known | self.sizes.keys()
         self.nodes = [self.regions(n) for n in block.nodes]
         self.at = {v: k for k, n in enumerate(self.nodes) for v in n.results}
         self.keys: list[Key | None] = []
@@ -114,21 +124,6 @@ class _Fuser:
         self.level = [0] * len(self.nodes)
         self.users: list[list[int]] = [[] for _ in self.nodes]
         self.alone: set[int] = set()
-        self.sizes = self.find_sizes()
-
-    def find_sizes(self) -> dict[Symbol, int]:
-        """Find the nodes that define symbols; others may mention them as a count, too.
-
-        Those check a size that is known: they come where they may.
-        """
-        found: dict[Symbol, int] = {}
-        known: set[Symbol] = set()
-        for k, node in enumerate(self.nodes):
-            s = as_symbol(node.attrs.get("count", 0))
-            if s is not None and s not in known:
-                found[s] = k
-            known.update(symbols_of_node(node))
-        return found
 
     def sized_by(self, node: Node) -> set[int]:
         """Return the nodes that define symbols which a node mentions."""
@@ -144,10 +139,16 @@ class _Fuser:
         facts = self.facts
         if node.op.kind is Kind.FOR:
             facts = facts.having(*loop_facts(node))
-        blocks = tuple(
-            _Fuser(self.names, r, facts, self.outer).block() for r in node.regions
+        known = self.known
+        blocks = []
+        for r in node.regions:
+            fuser = _Fuser(self.names, r, facts, known)
+            blocks.append(fuser.block())
+            if node.op.kind is Kind.WHILE:  # the body sees what the test defines
+                known = fuser.known
+        return Node(
+            node.op, node.operands, node.attrs, node.results, tuple(blocks), node.loc
         )
-        return Node(node.op, node.operands, node.attrs, node.results, blocks, node.loc)
 
     def block(self) -> Block:
         self.find_cheap()
@@ -400,13 +401,11 @@ class _Fuser:
             return
         was_kept = self.is_kept(k)
         self.hard.add(x)
-        if was_kept:
-            return
-        if self.keys[k] is not None:
+        if not was_kept:
             units.append(Unit([k], self.level[k], self.keys[k]))
-            return
-        for y in self.nodes[k].operands:  # of a view, which has a unit of its own
-            self.keep(y, units)
+            if self.keys[k] is None:  # a view: what it is a view of, too
+                for y in self.nodes[k].operands:
+                    self.keep(y, units)
 
     def clashes(self, unit: Unit, node: Node) -> bool:
         nodes = [self.nodes[k] for k in unit.members]
@@ -418,9 +417,7 @@ class _Fuser:
         )
 
     def view_definitions(self) -> dict[Value, Node]:
-        views = dict(self.outer)
-        views.update({n.result: n for n in self.nodes if n.op.kind is Kind.VIEW})
-        return views
+        return {n.result: n for n in self.nodes if n.op.kind is Kind.VIEW}
 
     # Output -----------------------------------------------------------------------
 
@@ -555,11 +552,14 @@ class _Fuser:
         heapq.heapify(ready)
         while ready:
             _, i = heapq.heappop(ready)
+            del waiting[i]
             yield from units[i].emitted
             for j in after.get(i, ()):
                 waiting[j].discard(i)
                 if not waiting[j]:
                     heapq.heappush(ready, (max(units[j].members), j))
+        if waiting:
+            raise InternalError("groups of nodes need each other")
 
 
 def symbols_of_node(node: Node) -> Iterator[Symbol]:

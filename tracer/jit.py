@@ -47,7 +47,11 @@ LOCK = threading.RLock()
 
 
 class CacheInfo(NamedTuple):
-    """Counts of one compiled function: calls served, programs compiled, kept."""
+    """Counts of one compiled function.
+
+    `hits` and `misses` count calls that found a specialisation or had to capture one;
+    `compiled` kernels were compiled by this process, `loaded` came from the disk cache.
+    """
 
     hits: int
     misses: int
@@ -373,13 +377,10 @@ class Compiled:
 
     def cache_info(self) -> CacheInfo:
         """Return how often this function was captured, compiled and served."""
-        from ..codegen.compile import stats  # only here: it imports Numba
-
-        count = sum(map(len, self._specialisations.values()))
-        totals = stats()
-        return CacheInfo(
-            self._hits, self._misses, count, totals.compiled, totals.loaded
-        )
+        specs = [s for group in self._specialisations.values() for s in group]
+        builds = [s.program.builds() for s in specs]
+        compiled, loaded = (sum(b[k] for b in builds) for k in range(2))
+        return CacheInfo(self._hits, self._misses, len(specs), compiled, loaded)
 
 
 def _is_plain(fn: Any) -> bool:

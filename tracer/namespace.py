@@ -65,8 +65,8 @@ class Namespace(types.ModuleType):
         source = type(self)._source
         if hasattr(source, name):
             raise AttributeError(
-                f"{full}: {source.__name__}.{name} is not there for tensors; call it on "
-                "x.detach().numpy() if its gradient is not needed"
+                f"{full}: {source.__name__}.{name} is not there for tensors; call it "
+                "on x.detach().numpy() if its gradient is not needed"
             )
         raise AttributeError(f"{full}: neither here nor in numpy")
 

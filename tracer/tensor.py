@@ -540,8 +540,10 @@ class Tensor:
         data = self._data
         if not isinstance(data, np.ndarray) or data.flags.c_contiguous:
             return self
-        flat = self._applied("reshape", shape=(data.size,))  # this has to copy
-        result: Tensor = flat._applied("reshape", shape=data.shape)
+        result: Tensor = self._applied("copy")  # fresh memory, in the order of `self`
+        if not result._data.flags.c_contiguous:
+            flat = result._applied("reshape", shape=(data.size,))
+            result = flat._applied("reshape", shape=data.shape)
         return result
 
     def _applied(self, name: str, *operands: Any, **attrs: Any) -> Any:

@@ -228,7 +228,9 @@ def test_integer_arguments_have_no_gradient(mode):
 
 
 def test_the_result_must_be_a_scalar(mode):
-    with pytest.raises(GradientError, match=r"must be one real number, not f64\[[5n]\]"):
+    with pytest.raises(
+        GradientError, match=r"must be one real number, not f64\[[5n]\]"
+    ):
         rg.grad(mode(lambda x: x * 2))(vector())
 
 
