@@ -367,7 +367,7 @@ class Compiled:
         return "\n".join(self.sections(*args, **kwargs).values())
 
     def sections(self, *args: Any, **kwargs: Any) -> dict[str, str]:
-        """Return the parts of `explain`, with titles: every stage, "nests", "source"."""
+        """Return the parts of `explain`: every stage, "nests" and "source"."""
         stages = self.stages(*args, **kwargs).items()
         parts = {name: f"# after {name}\n{f}\n" for name, f in stages}
         kernel = self.specialisation(*args, **kwargs).program.kernel
