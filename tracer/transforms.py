@@ -268,7 +268,9 @@ def _private(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return _copy_of(x)
     if isinstance(x, Tensor):
-        return dispatch.apply(COPY if x.type.shape or not x.type.scalar else POSITIVE, (x,))
+        return dispatch.apply(
+            COPY if x.type.shape or not x.type.scalar else POSITIVE, (x,)
+        )
     return x
 
 
