@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ..ir.func import Func
-from .binder import Kernel, bind
-from .kernels import lower
-from .nests import drop_unused
+from typing import TYPE_CHECKING
 
-__all__ = ["Kernel", "build"]
+from ..ir.func import Func
+
+if TYPE_CHECKING:
+    from .binder import Kernel
+
+__all__ = ["build"]
 
 
 def build(func: Func, *, name: str | None = None) -> Kernel:
@@ -21,6 +23,10 @@ def build(func: Func, *, name: str | None = None) -> Kernel:
     >>> build(parse(text + "  return %s" + chr(10) + "}"), name="f")([np.ones(3)])
     [np.float64(3.0)]
     """
+    from .binder import bind  # only here: it imports Numba, which takes long
+    from .kernels import lower
+    from .nests import drop_unused
+
     program = lower(func, name or func.name)
     drop_unused(program)
     return bind(program, [p.type.ndim for p in func.params])

@@ -586,8 +586,10 @@ def _leave(low: Lowering) -> list[Result]:
         p = f.params[j]
         target = _memory(low, p, own)
         r = f.results[i]
-        source = low.values[r] if isinstance(r, Value) else None
         t = p.type
+        source: object = low.stored(r) if t.shape else None  # also a spread number
+        if not t.shape and isinstance(r, Value):
+            source = low.values[r]
         results[i] = Result(target, t.shape, t.dtype, updates=j)
         if isinstance(source, Stored):
             if source.buffer is target and source.whole:

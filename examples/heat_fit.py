@@ -11,7 +11,7 @@ import retrograde as rg
 
 @rg.compile
 def spread(u, k):
-    for _ in range(8):
+    for _ in range(4):
         u[1:-1, 1:-1] += k * (
             u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
         )

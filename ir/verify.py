@@ -28,6 +28,7 @@ class _Verifier:
         self.f = f
         self.names: set[str] = set()
         self.symbols: set[Symbol] = set(f.symbols)
+        self.views: dict[Value, Operand] = {}
 
     def run(self) -> None:
         for p in self.f.params:
@@ -99,6 +100,8 @@ class _Verifier:
         for v in node.results:
             self.define(v)
             scope.add(v)
+            if node.op.views is not None:
+                self.views[v] = node.operands[node.op.views]
             self.marks(node, v)
         return facts
 
@@ -146,8 +149,20 @@ class _Verifier:
         if self.f.stage == "func" and v.base is not None:
             raise IRError("an alias mark may not appear after functionalize")
         if v.reuses is not None and not node.regions:
-            if v.reuses not in node.operands or v.reuses.type.array() != v.type.array():
+            if (
+                not self.reads(node, v.reuses)
+                or v.reuses.type.array() != v.type.array()
+            ):
                 raise IRError(f"%{v.name} cannot reuse the buffer of %{v.reuses.name}")
+
+    def reads(self, node: Node, x: Value) -> bool:
+        """Tell whether a node reads the memory of `x`, itself or through views."""
+        for operand in node.operands:
+            while isinstance(operand, Value):
+                if operand is x:
+                    return True
+                operand = self.views.get(operand, 0)
+        return False
 
     # Regions ----------------------------------------------------------------------
 

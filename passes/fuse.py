@@ -45,6 +45,7 @@ from ..ir.access import (
 )
 from ..ir.build import IRBuilder, names_in
 from ..ir.dims import Expr, Facts, Symbol, as_symbol, symbol, symbols_of
+from ..ir.errors import InternalError
 from ..ir.func import (
     Block,
     Func,
@@ -70,7 +71,10 @@ Key = tuple[Shape, tuple[int, ...]]
 def fuse(f: Func) -> Func:
     """Return `f` with nodes over one index space grouped."""
     names = IRBuilder(tuple(names_in(f)))
-    body = _Fuser(names, f.body, f.size_facts(), {}).block()
+    known = set(f.symbols)
+    for p in f.params:
+        known.update(*map(symbols_of, p.type.shape), ())
+    body = _Fuser(names, f.body, f.size_facts(), frozenset(known)).block()
     return replace_body(f, body)
 
 
@@ -98,12 +102,18 @@ class _Fuser:
         names: IRBuilder,
         block: Block,
         facts: Facts,
-        outer: dict[Value, Node],
+        known: frozenset[Symbol],
     ) -> None:
         self.names = names
         self.facts = facts
-        self.outer = outer  # definitions of views in enclosing blocks
         self.source = block
+        # Symbols that nodes of this block define; where one is known it is checked.
+        self.sizes: dict[Symbol, int] = {}
+        for k, n in enumerate(block.nodes):
+            s = as_symbol(n.attrs.get("count", 0))
+            if s is not None and s not in known:
+                self.sizes.setdefault(s, k)
+        self.known = known | self.sizes.keys()
         self.nodes = [self.regions(n) for n in block.nodes]
         self.at = {v: k for k, n in enumerate(self.nodes) for v in n.results}
         self.keys: list[Key | None] = []
@@ -114,11 +124,6 @@ class _Fuser:
         self.level = [0] * len(self.nodes)
         self.users: list[list[int]] = [[] for _ in self.nodes]
         self.alone: set[int] = set()
-        self.sizes = {
-            s: k
-            for k, n in enumerate(self.nodes)
-            if (s := as_symbol(n.attrs.get("count", 0))) is not None
-        }
 
     def sized_by(self, node: Node) -> set[int]:
         """Return the nodes that define symbols which a node mentions."""
@@ -134,10 +139,16 @@ class _Fuser:
         facts = self.facts
         if node.op.kind is Kind.FOR:
             facts = facts.having(*loop_facts(node))
-        blocks = tuple(
-            _Fuser(self.names, r, facts, self.outer).block() for r in node.regions
+        known = self.known
+        blocks = []
+        for r in node.regions:
+            fuser = _Fuser(self.names, r, facts, known)
+            blocks.append(fuser.block())
+            if node.op.kind is Kind.WHILE:  # the body sees what the test defines
+                known = fuser.known
+        return Node(
+            node.op, node.operands, node.attrs, node.results, tuple(blocks), node.loc
         )
-        return Node(node.op, node.operands, node.attrs, node.results, blocks, node.loc)
 
     def block(self) -> Block:
         self.find_cheap()
@@ -406,9 +417,7 @@ class _Fuser:
         )
 
     def view_definitions(self) -> dict[Value, Node]:
-        views = dict(self.outer)
-        views.update({n.result: n for n in self.nodes if n.op.kind is Kind.VIEW})
-        return views
+        return {n.result: n for n in self.nodes if n.op.kind is Kind.VIEW}
 
     # Output -----------------------------------------------------------------------
 
@@ -543,11 +552,14 @@ class _Fuser:
         heapq.heapify(ready)
         while ready:
             _, i = heapq.heappop(ready)
+            del waiting[i]
             yield from units[i].emitted
             for j in after.get(i, ()):
                 waiting[j].discard(i)
                 if not waiting[j]:
                     heapq.heappush(ready, (max(units[j].members), j))
+        if waiting:
+            raise InternalError("groups of nodes need each other")
 
 
 def symbols_of_node(node: Node) -> Iterator[Symbol]:

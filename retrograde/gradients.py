@@ -73,19 +73,26 @@ def run_reverse(
 def draw_cotangents(
     program: Program, reference: Call, rng: np.random.Generator
 ) -> tuple[Any, Any]:
-    """Draw weights for the result and for every argument that was changed."""
+    """Draw weights for the result and for every argument that was changed.
+
+    They have the structure of the result and of the arguments; None stands for zeros.
+    """
 
     def draw(leaf: Any) -> Any:
         if not is_float(leaf):
-            return np.zeros_like(leaf)
+            return None
         return np.asarray(rng.standard_normal(np.shape(leaf)), np.asarray(leaf).dtype)
 
-    before = {p: leaf for p, leaf in program.paths(program.args) if is_array(leaf)}
-    finals = []
-    for path, leaf in reference.finals:
-        same = np.array_equal(leaf, before[path], equal_nan=leaf.dtype.kind == "f")
-        finals.append(np.zeros_like(leaf) if same else draw(leaf))
-    return rebuild(reference.value, draw), tuple(finals)
+    finals = iter(reference.finals)
+
+    def draw_if_changed(before: Any) -> Any:
+        if not is_array(before):
+            return None
+        _, after = next(finals)
+        nan = after.dtype.kind == "f"
+        return None if np.array_equal(after, before, equal_nan=nan) else draw(after)
+
+    return rebuild(reference.value, draw), rebuild(program.args, draw_if_changed)
 
 
 def _forward_rows(mode: Mode, pull: Pull, reference: Call) -> Iterator[Row]:
@@ -145,14 +152,18 @@ def _slope(
     precision: np.dtype[Any],
 ) -> Slope:
     """Differentiate the weighted NumPy run along one direction of one argument."""
-    weights = [leaf for _, leaf in leaves(cotangents)]
+    value, finals = cotangents
+    arrays = [is_array(leaf) for _, leaf in program.paths(program.args)]
+    weights = [weight for _, weight in leaves(value)]
+    pairs = zip(program.paths(finals), arrays, strict=True)
+    weights += [weight for (_, weight), kept in pairs if kept]
 
     def terms(call: Call) -> list[Any]:
         outputs = [leaf for _, leaf in call.values + call.finals]
         return [
             np.asarray(weight, np.float64) * np.asarray(output, np.float64)
             for weight, output in zip(weights, outputs, strict=True)
-            if is_float(output)
+            if weight is not None
         ]
 
     shapes = [np.shape(leaf) for _, leaf in reference.values + reference.finals]

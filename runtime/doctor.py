@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 
 from . import blas, cache, env, vecmath
 
-PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "diastatic-malt")
+PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
 
 
 def _version(package: str) -> str:

@@ -47,17 +47,17 @@ class FakeCompiled:
         return ""
 
 
-def run(f: Function, args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+def run(f: Function, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     args = copy_apart(args)
     value = f(*args)
-    return value, [leaf for _, leaf in leaves(args) if is_array(leaf)]
+    return value, args
 
 
 def weighed(f: Function, args: tuple[Any, ...], cotangents: Any) -> float:
     outputs = [leaf for _, leaf in leaves(run(f, args))]
     weights = [leaf for _, leaf in leaves(cotangents)]
     pairs = zip(outputs, weights, strict=True)
-    return sum(float(np.sum(np.asarray(o) * w)) for o, w in pairs if is_float(o))
+    return sum(float(np.sum(np.asarray(o) * w)) for o, w in pairs if w is not None)
 
 
 def differences(f: Function, args: tuple[Any, ...], cotangents: Any) -> tuple[Any, ...]:
@@ -81,8 +81,7 @@ def differences(f: Function, args: tuple[Any, ...], cotangents: Any) -> tuple[An
 def fake_vjp(f: Function, *args: Any, finals: bool = False) -> Any:
     plain = getattr(f, "__wrapped__", f)
     args = copy_apart(args)
-    value, changed = run(plain, args)
-    return (value, tuple(changed)), lambda ct: differences(plain, args, ct)
+    return run(plain, args), lambda ct: differences(plain, args, ct)
 
 
 def fake_value_and_grad(f: Function, argnums: tuple[int, ...]) -> Function:
@@ -90,8 +89,8 @@ def fake_value_and_grad(f: Function, argnums: tuple[int, ...]) -> Function:
 
     def both(*args: Any) -> Any:
         args = copy_apart(args)
-        value, changed = run(plain, args)
-        zeros = tuple(np.zeros_like(array) for array in changed)
+        value, finals = run(plain, args)
+        zeros = rebuild(finals, lambda leaf: None)
         grads = differences(plain, args, (1.0, zeros))
         return value, tuple(grads[i] for i in argnums)
 

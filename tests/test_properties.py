@@ -1,8 +1,8 @@
 """Random programs: NumPy = eager = interpreter after every pass = compiled.
 
 Gradients of eager and compiled code are equal, and equal to differences of NumPy's own
-run. Every program is compiled once, as the joint value and gradient of a weighted sum of
-all its variables; some are also called directly, with their effects on the arguments.
+run. Every program is compiled once, as the joint value and gradient of a weighted sum
+of all its variables; some are also called directly, with their effects on arguments.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def loss_of(f: Callable[..., Any], weight: list[Any]) -> Callable[..., Any]:
     return loss
 
 
-def slope(loss: Callable[..., Any], p: Program, h: float = 1e-5) -> tuple[float, list[Any]]:
+def slope(
+    loss: Callable[..., Any], p: Program, h: float = 1e-5
+) -> tuple[float, list[Any]]:
     """Return the derivative along a random direction, and the direction."""
     rng = np.random.default_rng(11)
     direction = [rng.uniform(-1.0, 1.0, np.shape(a)) for a in p.args]
@@ -138,7 +140,9 @@ def test_interpreted_capture_is_numpy(p: Program) -> None:
     spec = compiled.specialisation(*p.fresh())
     args = [p.fresh()[j] for j in spec.arguments]
     traced = interp.run(spec.stages["capture"], *args)
-    pure = interpreted(spec.stages["functionalize"], [p.args[j] for j in spec.arguments])
+    pure = interpreted(
+        spec.stages["functionalize"], [p.args[j] for j in spec.arguments]
+    )
     for a, b in zip(traced, pure, strict=False):
         close(b, a, "functionalize")
     for j, a in zip(spec.arguments, args, strict=True):

@@ -18,6 +18,7 @@ from . import dispatch
 from .containers import Tree, flatten_tree
 from .convert import Operators, convert, operators
 from .location import user_location
+from .modes import enable_grad
 from .symbols import SymInt
 from .tensor import Tensor
 from .trace import Trace, dims_of
@@ -109,8 +110,12 @@ def _map_dims(f: Callable[[Dim], Dim], a: Any) -> Any:
 def run_traced(
     trace: Trace, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], Tree]:
-    """Run the converted `fn` into `trace`; returns the leaves of its result."""
-    with dispatch.tracing(trace), operators(TraceOperators()):
+    """Run the converted `fn` into `trace`; returns the leaves of its result.
+
+    What is traced does not depend on whether the caller records: `no_grad` counts
+    where the function itself enters it.
+    """
+    with dispatch.tracing(trace), operators(TraceOperators()), enable_grad():
         out = convert(fn)(*args, **kwargs)
     return flatten_tree(out)
 

@@ -27,30 +27,30 @@ def make_matcher(
     >>> match([(5, 2)], []), match([(5, 1)], []), match([(2, 2)], [])
     ({Symbol(name='n'): 5}, None, None)
     """
-    bound: dict[Symbol, str] = {}
-    lines: list[str] = []
-    later: list[str] = []
-    values = [
-        (d, f"s[{j}][{k}]")
+    names: dict[Symbol, str] = {}  # names of our own: a symbol may be called anything
+    given = [
+        (d, f"shapes[{j}][{k}]")
         for j, shape in enumerate(shapes)
         for k, d in enumerate(shape)
     ]
-    values += [(d, f"i[{j}]") for j, d in enumerate(ints)]
-    for d, text in values:
+    given += [(d, f"ints[{j}]") for j, d in enumerate(ints)]
+    lines: list[str] = []
+    later: list[tuple[str, str, Dim]] = []
+    for d, text in given:
         s = dims.as_symbol(d)
-        if s is not None and s not in bound:
-            bound[s] = s.name
-            lines.append(f"    {s.name} = {text}")
+        if s is not None and s not in names:
+            names[s] = f"s{len(names)}"
+            lines.append(f"    {names[s]} = {text}")
         else:
-            later.append(f"{text} != {d}")
-    later += [f"{fact} < 0" for fact in facts]
-    known = set(bound)
-    checks = later
-    body = "\n".join(lines)
-    if checks:
-        body += f"\n    if {' or '.join(checks)}:\n        return None"
-    pairs = ", ".join(f"_{k}: {s.name}" for k, s in enumerate(known))
-    source = f"def match(s, i):\n{body}\n    return {{{pairs}}}\n"
-    scope: dict[str, Any] = {f"_{k}": s for k, s in enumerate(known)}
+            later.append((text, "!=", d))
+    later += [("0", ">", fact) for fact in facts]
+    renamed = {s: dims.symbol(name) for s, name in names.items()}
+    if later:
+        checks = [f"{a} {op} {dims.substitute(d, renamed)}" for a, op, d in later]
+        lines += [f"    if {' or '.join(checks)}:", "        return None"]
+    pairs = ", ".join(f"_{name}: {name}" for name in names.values())
+    lines.append(f"    return {{{pairs}}}")
+    source = "\n".join(["def match(shapes, ints):", *lines, ""])
+    scope: dict[str, Any] = {f"_{name}": s for s, name in names.items()}
     exec(compile(source, "<guards>", "exec"), scope)
     return scope["match"]  # type: ignore[no-any-return]

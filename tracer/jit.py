@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..codegen.compile import stats
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import MutationError, UnsupportedError
 from ..ir.func import Func
@@ -48,7 +47,11 @@ LOCK = threading.RLock()
 
 
 class CacheInfo(NamedTuple):
-    """Counts of one compiled function: calls served, programs compiled, kept."""
+    """Counts of one compiled function.
+
+    `hits` and `misses` count calls that found a specialisation or had to capture one;
+    `compiled` kernels were compiled by this process, `loaded` came from the disk cache.
+    """
 
     hits: int
     misses: int
@@ -83,6 +86,7 @@ class Specialisation:
     tree: Tree
     outs: tuple[Out, ...]
     effects: tuple[Effect, ...]
+    keep: tuple[Any, ...]  # objects whose identity is part of the key
 
     def values(self, leaves: Sequence[Any]) -> list[Any] | None:
         """Return what the parameters are in this call, or None if a guard fails."""
@@ -371,11 +375,10 @@ class Compiled:
 
     def cache_info(self) -> CacheInfo:
         """Return how often this function was captured, compiled and served."""
-        count = sum(map(len, self._specialisations.values()))
-        totals = stats()
-        return CacheInfo(
-            self._hits, self._misses, count, totals.compiled, totals.loaded
-        )
+        specs = [s for group in self._specialisations.values() for s in group]
+        builds = [s.program.builds() for s in specs]
+        compiled, loaded = (sum(b[k] for b in builds) for k in range(2))
+        return CacheInfo(self._hits, self._misses, len(specs), compiled, loaded)
 
 
 def _is_plain(fn: Any) -> bool:
@@ -399,6 +402,7 @@ def specialise(
     fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree
 ) -> Specialisation:
     """Capture `fn` for these arguments."""
+    keep = tuple(x for x in leaves if not is_input_leaf(x))
     trace = Trace(name=_name(fn))
     arguments: dict[int, Any] = {}  # id of an array -> its traced value
     numbers: list[int] = []
@@ -424,7 +428,8 @@ def specialise(
         if is_array_like(x):
             arguments[id(x)] = t
         traced.append(t)
-    return _Specialiser(trace, fn, tree, state, numbers, ints, arguments).run(traced)
+    run = _Specialiser(trace, fn, tree, state, numbers, ints, arguments, keep)
+    return run.run(traced)
 
 
 def is_input_leaf(x: Any) -> bool:
@@ -473,6 +478,7 @@ class _Specialiser:
     numbers: list[int]
     ints: list[tuple[int, Dim]]
     arguments: dict[int, Any]
+    keep: tuple[Any, ...]
     places: dict[Any, list[Place]] = field(default_factory=dict)
 
     def run(self, traced: Sequence[Any]) -> Specialisation:
@@ -545,6 +551,7 @@ class _Specialiser:
             tree=tree,
             outs=tuple(_resolved(o, resolve) for o in outs),
             effects=effects,
+            keep=self.keep,
         )
 
 

@@ -44,9 +44,10 @@ def _named(original: Callable[..., Any], ours: Callable[..., Any]) -> Any:
 
 def _collect(source: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in dir(source):
+    # Not dir(): it names submodules that NumPy imports only when they are used.
+    for name, value in sorted(vars(source).items()):
         if not name.startswith("_"):
-            ours = _ours(getattr(source, name, None))
+            ours = _ours(value)
             if ours is not None:
                 found[name] = ours
     return found
@@ -64,8 +65,8 @@ class Namespace(types.ModuleType):
         source = type(self)._source
         if hasattr(source, name):
             raise AttributeError(
-                f"{full}: {source.__name__}.{name} is not there for tensors; call it on "
-                "x.detach().numpy() if its gradient is not needed"
+                f"{full}: {source.__name__}.{name} is not there for tensors; call it "
+                "on x.detach().numpy() if its gradient is not needed"
             )
         raise AttributeError(f"{full}: neither here nor in numpy")
 

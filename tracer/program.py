@@ -62,9 +62,16 @@ class Program:
         f = self.optimised()
         return _Interpreter(f) if env.interp() else codegen.build(f, name=f.name)
 
-    @property
-    def is_built(self) -> bool:
-        return self._kernel is not None
+    def builds(self) -> tuple[int, int]:
+        """Return how many kernels were compiled, and how many came from the disk."""
+        entry = getattr(self._kernel, "compiled", None)
+        counts = [0, 0]
+        if entry is not None:
+            counts[bool(entry.loaded)] += 1
+        for derived in self._vjps.values():
+            for k, n in enumerate(derived.builds()):
+                counts[k] += n
+        return counts[0], counts[1]
 
     def run(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> list[Any]:
         """Run on arrays and numbers; updates are written into the arguments."""

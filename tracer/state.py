@@ -11,7 +11,7 @@ written at every call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from types import (
     BuiltinFunctionType,

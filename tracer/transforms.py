@@ -27,7 +27,7 @@ from . import autograd, dispatch
 from .capture import EagerOperators, run_traced
 from .containers import Tree, flatten_tree, parts_of, unflatten_tree
 from .convert import convert, operators
-from .jit import Compiled, is_array_like
+from .jit import LOCK, Compiled, is_array_like
 from .location import user_location
 from .modes import allow_mutation_on_saved_tensors, enable_grad
 from .program import run_pass
@@ -198,8 +198,9 @@ def _linearize_eager(
     create_graph = DEPTH.value > 0 or any(
         isinstance(x, Tensor) and x.requires_grad for x in leaves
     )
-    inputs = {j: _input(leaves[j]) for j in wrt}
-    private = [_private(inputs.get(j, x)) for j, x in enumerate(leaves)]
+    with enable_grad():
+        inputs = {j: _input(leaves[j]) for j in wrt}
+        private = [_private(inputs.get(j, x)) for j, x in enumerate(leaves)]
     args, kwargs = unflatten_tree(tree, private)
     state = State()
     state.search(fn)
@@ -211,9 +212,12 @@ def _linearize_eager(
         stack.enter_context(allow_mutation_on_saved_tensors())
         stack.enter_context(operators(EagerOperators()))
         stack.enter_context(transforming())
+        captured = [(p, x) for p, x in state.inputs if isinstance(x, np.ndarray)]
+        if captured:  # their places hold Tensors meanwhile: one thread at a time
+            stack.enter_context(LOCK)
         try:
-            for place, x in state.inputs:
-                if isinstance(x, np.ndarray):
+            for place, x in captured:
+                if place.get() is x:
                     known = held.setdefault(id(x), (x, _copy_of(x)))
                     swap.put(place, x, known[1])
             out = convert(fn)(*args, **kwargs)

@@ -14,7 +14,6 @@ import retrograde.ir.ops  # noqa: F401
 from retrograde.codegen import build
 from retrograde.codegen.kernels import lower
 from retrograde.codegen.nests import Loop, every
-from retrograde.ir import dims
 from retrograde.ir.errors import RetrogradeError, UnsupportedError
 from retrograde.ir.func import Func
 from retrograde.ir.interp import equal_results, run
@@ -30,34 +29,24 @@ sys.path.append(str(Path(__file__).parent.parent / "passes"))
 from programs import arguments, program
 
 
-def pure(seed: int, size: int, joint: bool) -> Func:
+def case(seed: int, size: int, joint: bool) -> tuple[Func, list[Any]]:
+    """Return a random pure Func, or its joint Func, with arguments."""
     try:
         f = functionalize(program(seed, size))
+        args = arguments(f, seed)
+        if not joint:
+            return f, args
         floats = [k for k, p in enumerate(f.params) if p.type.is_inexact]
-        return vjp(f, floats) if joint else f
+        both = vjp(f, floats)
     except UnsupportedError:
         assume(False)
         raise
-
-
-def arguments_of(f: Func, seed: int) -> list[Any]:
-    """Return arguments; those of cotangents have the sizes of the others."""
-    args = arguments(f, seed) if len(f.params) == 7 else []
-    if not args:
-        first = Func(f.name, f.stage, type(f.body)(f.params[:7]), (), f.facts)
-        args = arguments(first, seed)
-    sizes: dict[dims.Symbol, int] = {}
-    for p, a in zip(f.params, args, strict=False):
-        for d, n in zip(p.type.shape, np.shape(a), strict=True):
-            s = dims.as_symbol(d)
-            if s is not None:
-                sizes[s] = n
     rng = np.random.default_rng(seed)
-    for p in f.params[len(args) :]:
-        shape = tuple(dims.evaluate(d, sizes) for d in p.type.shape)
-        x = rng.uniform(-1, 1, shape)
-        args.append(np.float64(x) if p.type.scalar else np.asarray(x))
-    return args
+    for r in map(np.asarray, run(f, *copy.deepcopy(args))):
+        if r.dtype.kind == "f":
+            ct = rng.uniform(-1, 1, r.shape)
+            args.append(ct if r.shape else np.float64(ct))
+    return both, args
 
 
 def outcome(call: Any, *args: Any) -> Any:
@@ -80,8 +69,7 @@ def agree(got: Any, want: Any) -> bool:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 12), st.booleans())
 def test_passes_keep_the_meaning(seed: int, size: int, joint: bool) -> None:
-    f = pure(seed, size, joint)
-    args = arguments_of(f, seed)
+    f, args = case(seed, size, joint)
     want = outcome(run, f, *args)
     fused = fuse(f)
     verify(fused)
@@ -98,8 +86,7 @@ def test_passes_keep_the_meaning(seed: int, size: int, joint: bool) -> None:
 def test_compiled_programs_agree(
     seed: int, size: int, joint: bool, optimised: bool
 ) -> None:
-    f = pure(seed, size // 4 + 1 if joint else size, joint)
-    args = arguments_of(f, seed)
+    f, args = case(seed, size // 4 + 1 if joint else size, joint)
     g = reinplace(fuse(f)) if optimised else f
     kernel = build(g)
     assert agree(outcome(lambda *a: kernel(a), *args), outcome(run, f, *args)), str(g)

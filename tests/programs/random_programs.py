@@ -2,13 +2,14 @@
 
 A program is a function `program(x, y, s)` of two float arrays and a float. Its lines
 take views of every kind, write through them, broadcast, reduce, gather and join. While
-a program is drawn it is run with NumPy, line by line, so that shapes are known and every
-line is legal.
+a program is drawn it is run with NumPy, line by line, so that shapes are known and
+every line is legal.
 """
 
 from __future__ import annotations
 
 import linecache
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -71,13 +72,14 @@ class _Drawer:
         return found or ["x"]
 
     def emit(self, line: str) -> bool:
-        """Run a line in NumPy; illegal lines and lines with large values are dropped."""
-        trial = {k: v for k, v in self.env.items()}
+        """Run a line in NumPy; drop it if it is illegal or its values are large."""
+        trial = dict(self.env)
         saved = {k: v.copy() for k, v in trial.items() if isinstance(v, np.ndarray)}
         try:
-            with np.errstate(all="ignore"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
                 exec(line, {"np": np}, trial)
-        except (ValueError, IndexError, TypeError):
+        except (ValueError, IndexError, TypeError, RuntimeWarning):
             return self._undo(saved)
         values = [v for v in trial.values() if isinstance(v, np.ndarray | np.generic)]
         big = any(v.size and np.max(np.abs(v)) > 20 for v in map(np.asarray, values))
@@ -123,7 +125,11 @@ class _Drawer:
         v = self.env[a]
         kinds = [f"{a}[{self.key(v.shape)}]"] * 3 + [f"{a}.T", f"{a}.reshape(-1)"]
         if v.ndim == 2:
-            kinds += [f"np.diagonal({a}).copy()", f"np.flip({a}, 1)", f"{a}.swapaxes(0, 1)"]
+            kinds += [
+                f"np.diagonal({a}).copy()",
+                f"np.flip({a}, 1)",
+                f"{a}.swapaxes(0, 1)",
+            ]
         if v.ndim >= 1:
             kinds += [f"np.flip({a})", f"{a}.ravel()", f"{a}[None]"]
         return str(self.pick(kinds))
@@ -228,12 +234,13 @@ class _Drawer:
 
 
 @st.composite
-def programs(draw: Any, min_lines: int = 2, max_lines: int = 8) -> Program:
-    """Draw a program of a few lines."""
+def programs(draw: Any, min_lines: int = 2, max_lines: int = 6) -> Program:
+    """Draw a program of a few lines; it returns its arguments and its last values."""
     d = _Drawer(draw)
     for _ in range(draw(st.integers(min_lines, max_lines))):
         d.line()
-    names = [k for k, v in d.env.items() if isinstance(v, np.ndarray | np.generic)]
+    made = [k for k, v in d.env.items() if isinstance(v, np.ndarray | np.generic)]
+    names = ["x", "y", *made[2:][-2:]]
     body = "\n".join(f"    {line}" for line in d.lines)
     source = f"def program(x, y, s):\n{body}\n    return {', '.join(names)},\n"
     return Program(source, d.args)

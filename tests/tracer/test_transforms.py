@@ -1,5 +1,6 @@
 """Transforms: eager and compiled agree with differences and leave arguments alone."""
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -228,7 +229,9 @@ def test_integer_arguments_have_no_gradient(mode):
 
 
 def test_the_result_must_be_a_scalar(mode):
-    with pytest.raises(GradientError, match=r"must be one real number, not f64\[[5n]\]"):
+    with pytest.raises(
+        GradientError, match=r"must be one real number, not f64\[[5n]\]"
+    ):
         rg.grad(mode(lambda x: x * 2))(vector())
 
 
@@ -246,3 +249,69 @@ def test_a_cotangent_of_another_structure_is_refused(mode):
     _, pull = rg.vjp(mode(lambda x: (x, x * 2)), vector())
     with pytest.raises(GradientError, match="structure"):
         pull(np.ones(5))
+
+
+# ---------------------------------------------------------------- modes and threads
+
+
+def test_gradients_do_not_depend_on_the_callers_mode(mode):
+    f = mode(lambda x: (x**2).sum())
+    with rg.no_grad():
+        np.testing.assert_allclose(rg.grad(f)(vector()), 2 * vector())
+    np.testing.assert_allclose(rg.grad(f)(vector()), 2 * vector())
+    g = rg.compile(lambda x: (x**2).sum())
+    with rg.no_grad():
+        g(vector())
+    x = rg.tensor(vector(), requires_grad=True)
+    g(x).backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * vector())
+
+
+def test_no_grad_inside_the_function_stops_the_gradient(mode):
+    def f(x):
+        with rg.no_grad():
+            scale = x.sum()
+        return (x * scale).sum()
+
+    got = rg.grad(mode(f))(vector())
+    np.testing.assert_allclose(got, np.full(5, vector().sum()))
+
+
+def test_detach_stops_the_gradient():
+    def f(x):
+        return (x * x.detach()).sum()
+
+    x = rg.tensor(vector())
+    for g in (rg.grad(f), rg.grad(rg.compile(f))):
+        np.testing.assert_allclose(g(x).numpy(), vector())
+
+
+def test_threads_differentiate_a_function_that_captures_an_array(mode):
+    w = vector()
+    f = mode(lambda x: (x**2 * w).sum())
+    errors = []
+
+    def work():
+        try:
+            for _ in range(10):
+                np.testing.assert_allclose(rg.grad(f)(vector()), 2 * vector() * w)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+    assert isinstance(w, np.ndarray)
+
+
+def test_objects_as_arguments_are_told_apart():
+    class Scale:
+        def __init__(self, k):
+            self.k = k
+
+    f = rg.compile(lambda x, c: x * c.k)
+    for k in range(20):
+        np.testing.assert_allclose(f(vector(), Scale(float(k))), k * vector())
