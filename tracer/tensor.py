@@ -523,11 +523,7 @@ class Tensor:
 
     def copy(self, order: str = "C") -> Tensor:
         """Return a copy in fresh memory; its gradient goes through."""
-        data = self._data
-        if order == "C" and isinstance(data, np.ndarray):
-            if not data.flags.c_contiguous:
-                return self.contiguous()
-        result: Tensor = self._applied("copy")
+        result: Tensor = _part("order").ordered(self._applied("copy"), order, self)
         return result
 
     def clone(self) -> Tensor:
@@ -537,14 +533,7 @@ class Tensor:
 
     def contiguous(self) -> Tensor:
         """Return this, or a copy if the memory is not in C order."""
-        data = self._data
-        if not isinstance(data, np.ndarray) or data.flags.c_contiguous:
-            return self
-        result: Tensor = self._applied("copy")  # fresh memory, in the order of `self`
-        if not result._data.flags.c_contiguous:
-            flat = result._applied("reshape", shape=(data.size,))
-            result = flat._applied("reshape", shape=data.shape)
-        return result
+        return self if _part("order").is_contiguous(self) else self.copy()
 
     def _applied(self, name: str, *operands: Any, **attrs: Any) -> Any:
         return dispatch.apply(OPS[name], (self, *operands), attrs)
@@ -573,13 +562,13 @@ class Tensor:
             )
         return _rebuild, (self._python("pickle", breaks=False), self._leaf)
 
-    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+    def astype(self, dtype: Any, order: str = "K", *, copy: bool = True) -> Tensor:
         """Return this converted to a dtype."""
         dtype = np.dtype(dtype)
         if not copy and dtype == self.dtype:
             return self
         result: Tensor = self._applied("astype", dtype=dtype)
-        return result
+        return _part("order").ordered(result, order, self)  # type: ignore[no-any-return]
 
     def reshape(self, *shape: Any, order: str = "C") -> Any:
         """Return this with another shape: a view where memory allows."""

@@ -38,10 +38,23 @@ from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
 from .assume import Assumptions, TraceInt
 from .location import user_location
 from .modes import STATE
+from .order import empty
 from .symbols import SymInt
 from .tensor import Tensor
 
 WRITE, DETACH = OPS["write"], OPS["detach"]
+# Whose results follow the order of their operands; the eager op tells how.
+KEEPING = frozenset(
+    {
+        Kind.ELEMENTWISE,
+        Kind.COPY,
+        Kind.REDUCTION,
+        Kind.SCAN,
+        Kind.SORT,
+        Kind.JOIN,
+        Kind.GATHER,
+    }
+)
 LARGE_CONSTANT = 4096  # elements; larger arrays made while tracing become parameters
 
 
@@ -60,6 +73,7 @@ class Trace:
         self._pending: dict[Value, Any] = {}  # captured, not used yet
         self.layouts: dict[Value, Any] = {}  # strides of arguments, in this call
         self.layout_read: set[Value] = set()  # arguments whose layout was asked for
+        self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
@@ -418,6 +432,8 @@ class Trace:
 
     def _keeps_memory(self, op: Op, x: Value, attrs: Mapping[str, Any]) -> bool:
         """Tell whether a reshape of `x` is a view, as NumPy decides by strides."""
+        if len(x.type.shape) < 2 and x.base is None:
+            return True
         dummy = self.layout(x)
         shape = tuple(self.assumptions.value(d) for d in attrs["shape"])
         try:
@@ -435,24 +451,55 @@ class Trace:
             return known  # type: ignore[no-any-return]
         node = self._nodes.get(x)
         shape = tuple(self.assumptions.value(d) for d in x.type.shape)
-        if node is None:
+        if x in self.orders:
+            out = self._chosen(x, shape)
+        elif node is None:
             out = np.empty(shape, x.type.dtype)
         elif node.op.views is not None and isinstance(node.operands[0], Value):
             base = self.layout(node.operands[0])
             rest = [self._hint_operand(i) for i in node.operands[1:]]
             attrs = {k: self._hint(a) for k, a in node.attrs.items()}
             out = node.op.eager(base, *rest, **attrs)
-        elif node.op.kind in (Kind.ELEMENTWISE, Kind.COPY):
-            arrays = [
-                self.layout(i)
-                for i in node.operands
-                if isinstance(i, Value) and i.type.shape == x.type.shape
-            ]
-            out = _like(arrays, shape, x.type.dtype)
         else:
-            out = np.empty(shape, x.type.dtype)
+            out = self._laid_out(node, shape, x.type.dtype)
         self.layouts[x] = out
         return out
+
+    def _chosen(self, x: Value, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """Return the layout that a function of the front end has chosen."""
+        order, like = self.orders[x]
+        if order in "CF":
+            return np.empty(shape, x.type.dtype, "F" if order == "F" else "C")
+        if isinstance(like, Tensor):
+            model = self.operand(like)
+            like = self.layout(model) if isinstance(model, Value) else like._data
+        if not isinstance(like, np.ndarray):
+            return np.empty(shape, x.type.dtype)
+        return empty(shape, x.type.dtype, order, like)
+
+    def _laid_out(
+        self, node: Node, shape: tuple[int, ...], dtype: Any
+    ) -> np.ndarray[Any, Any]:
+        """Return the layout of a fresh result: the order of the operands, mostly."""
+        kind = node.op.kind
+        if len(shape) < 2 or 0 in shape or kind not in KEEPING:
+            return np.empty(shape, dtype)
+        arrays = [
+            self.layout(i)
+            for i in node.operands
+            if isinstance(i, Value) and i.type.shape
+        ]
+        if kind == Kind.COPY and arrays[0].shape == shape:
+            return np.empty_like(arrays[0], dtype=dtype, order="K", subok=False)
+        if kind == Kind.ELEMENTWISE:
+            return _like(arrays, shape, dtype)
+        if kind == Kind.GATHER:
+            arrays[1:] = [np.zeros(a.shape, a.dtype) for a in arrays[1:]]
+        elif all(a.flags.c_contiguous for a in arrays):
+            return np.empty(shape, dtype)
+        attrs = {k: self._hint(a) for k, a in node.attrs.items()}
+        with np.errstate(all="ignore"):
+            return np.asarray(node.op.eager(*arrays, **attrs))
 
     def _hint_operand(self, x: Operand) -> int:
         return self.assumptions.value(x) if isinstance(x, int | Expr) else 0
@@ -515,9 +562,7 @@ def _like(
     """Return an array laid out as NumPy lays out the result of elementwise ops."""
     if not arrays:
         return np.empty(shape, dtype)
-    if len(arrays) == 1:
-        return np.empty_like(arrays[0], dtype=dtype, order="K", subok=False)
-    if all(a.flags.c_contiguous for a in arrays):
+    if all(a.flags.c_contiguous and a.shape == shape for a in arrays):
         return np.empty(shape, dtype)
     flags = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
     it = np.nditer(

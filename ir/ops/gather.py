@@ -65,10 +65,18 @@ def _checked(x: Any, indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
 
 def _gather(x: Any, *indices: Any, axes: Axes, position: int) -> Any:
     found = _checked(x, indices, axes)
+    order = np.argsort(axes)
+    first = int(axes[order[0]])
+    together = len(axes) == max(axes) - first + 1
+    if position == (first if together else 0):  # NumPy's place, and memory order
+        key: list[Any] = [slice(None)] * (max(axes) + 1)
+        for k in order:
+            key[axes[k]] = found[k]
+        return x[tuple(key)]
     lines = np.transpose(x, (*axes, *_rest(x.ndim, axes)))[found]
     n = found[0].ndim
     out = np.moveaxis(lines, range(n), range(position, position + n))
-    return np.ascontiguousarray(out) if out.ndim else out[()]
+    return out if out.ndim else out[()]
 
 
 def _elements(x: Any, indices: Sequence[Any], axes: Axes, position: int) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from ...ir.errors import DTypeError, IndexRangeError, ShapeError
 from .. import dispatch
 from ..index import getitem, setitem
+from ..order import ordered
 from ..symbols import is_int
 from ..values import concrete, lift
 from .core import (
@@ -56,7 +57,7 @@ def take(
         return finish(part if not shape_of(part) else apply("copy", part), out)
     if asarray(index).dtype.kind == "b":
         index = cast(asarray(index), np.intp)
-    return finish(getitem(x, (*_along(k), index)), out)
+    return finish(ordered(getitem(x, (*_along(k), index)), "C"), out)
 
 
 def _grid(x: Any, index: Any, k: int) -> tuple[Any, ...]:
@@ -174,7 +175,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
         r = apply("where", c, x, r)
     if not same_sizes(shape_of(r), shape):
         r = apply("copy", broadcast_to(r, shape))
-    return r
+    return ordered(r, "C")
 
 
 @implements(np.piecewise)

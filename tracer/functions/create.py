@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import DTypeError, ShapeError
+from ..order import is_contiguous, ordered
 from ..symbols import SymInt, is_int
 from ..values import concrete, has_tensor, is_symbolic, is_tensor, is_traced, lift
 from .core import (
@@ -44,17 +45,17 @@ def filled(value: Any, shape: tuple[Any, ...], dtype: np.dtype[Any]) -> Any:
 
 @creates(np.zeros)
 def zeros(shape: Any, dtype: Any = float, order: str = "C", **like: Any) -> Any:
-    return filled(0, as_shape(shape), _dtype(dtype))
+    return ordered(filled(0, as_shape(shape), _dtype(dtype)), order)
 
 
 @creates(np.empty)
 def empty(shape: Any, dtype: Any = float, order: str = "C", **like: Any) -> Any:
-    return filled(0, as_shape(shape), _dtype(dtype))
+    return ordered(filled(0, as_shape(shape), _dtype(dtype)), order)
 
 
 @creates(np.ones)
 def ones(shape: Any, dtype: Any = None, order: str = "C", **like: Any) -> Any:
-    return filled(1, as_shape(shape), _dtype(dtype))
+    return ordered(filled(1, as_shape(shape), _dtype(dtype)), order)
 
 
 @creates(np.full)
@@ -64,8 +65,8 @@ def full(
     value = operand(fill_value)
     want = _dtype(dtype, dtype_of(value))
     if not shape_of(value):
-        return filled(value, as_shape(shape), want)
-    return apply("copy", broadcast_to(cast(value, want), shape))
+        return ordered(filled(value, as_shape(shape), want), order)
+    return ordered(apply("copy", broadcast_to(cast(value, want), shape)), order)
 
 
 def _like_args(a: Any, dtype: Any, shape: Any) -> tuple[Any, np.dtype[Any]]:
@@ -79,7 +80,7 @@ def _like_args(a: Any, dtype: Any, shape: Any) -> tuple[Any, np.dtype[Any]]:
 def zeros_like(
     a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None
 ) -> Any:
-    return filled(0, *_like_args(a, dtype, shape))
+    return ordered(filled(0, *_like_args(a, dtype, shape)), order, a)
 
 
 @implements(np.empty_like)
@@ -92,7 +93,8 @@ def empty_like(
     subok: bool = True,
     shape: Any = None,
 ) -> Any:
-    return filled(0, *_like_args(prototype, dtype, shape))
+    made = filled(0, *_like_args(prototype, dtype, shape))
+    return ordered(made, order, prototype)
 
 
 @implements(np.ones_like)
@@ -100,7 +102,7 @@ def empty_like(
 def ones_like(
     a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None
 ) -> Any:
-    return filled(1, *_like_args(a, dtype, shape))
+    return ordered(filled(1, *_like_args(a, dtype, shape)), order, a)
 
 
 @implements(np.full_like)
@@ -114,7 +116,7 @@ def full_like(
     shape: Any = None,
 ) -> Any:
     sizes, want = _like_args(a, dtype, shape)
-    return full(sizes, fill_value, want)
+    return ordered(full(sizes, fill_value, want), order, a)
 
 
 @creates(np.eye)
@@ -123,7 +125,8 @@ def eye(
 ) -> Any:
     from .. import dispatch
 
-    out = filled(0, as_shape((N, N if M is None else M)), _dtype(dtype))
+    shape = as_shape((N, N if M is None else M))
+    out = ordered(filled(0, shape, _dtype(dtype)), order)
     dispatch.write(diagonal(out, k), 1, kind="unsafe")
     return out
 
@@ -350,12 +353,14 @@ def array(
 ) -> Any:
     if isinstance(object, list | tuple) and is_symbolic(object):
         x = cast(_stacked(object), dtype)
+        x = ordered(x, "F" if order == "F" else "C")
     elif is_tensor(object) or isinstance(object, SymInt):
         x = cast(asarray(object), dtype)
         if x is object and copy is False:
             pass
         elif x is object or shape_of(x) == ():
-            x = apply("copy", x) if copy is not None or x.type.scalar else x
+            if copy is not None or x.type.scalar or not _fits(x, order):
+                x = ordered(apply("copy", x), order, x)
     else:
         x = lift(_numpy.array(object, dtype, order="C" if order == "A" else order))
     missing = ndmin - len(x.shape)
@@ -364,8 +369,15 @@ def array(
     return x
 
 
-@implements(np.asarray, np.asanyarray, np.ascontiguousarray)
-@creates(np.asarray, np.asanyarray, np.ascontiguousarray)
+def _fits(x: Any, order: str | None) -> bool:
+    """Tell whether an array may stay as it is where this order is asked for."""
+    if order == "F":
+        return is_contiguous(x.T)
+    return order != "C" or is_contiguous(x)
+
+
+@implements(np.asarray, np.asanyarray)
+@creates(np.asarray, np.asanyarray)
 def asarray_(
     a: Any,
     dtype: Any = None,
@@ -375,18 +387,32 @@ def asarray_(
     device: Any = None,
     **like: Any,
 ) -> Any:
-    if copy:
-        return array(a, dtype)
-    if is_tensor(a):
-        x = cast(a, dtype)
-        return apply("copy", x) if x.type.scalar else x
-    return array(a, dtype)
+    if copy or not is_tensor(a):
+        return array(a, dtype, order=order or "K")
+    x = cast(a, dtype)
+    if x.type.scalar or not _fits(x, order):
+        return ordered(apply("copy", x), order, x)
+    return x
+
+
+@implements(np.ascontiguousarray)
+@creates(np.ascontiguousarray)
+def ascontiguousarray(a: Any, dtype: Any = None, **like: Any) -> Any:
+    x = asarray_(a, dtype, "C")
+    return x if shape_of(x) else apply("reshape", x, shape=(1,))
+
+
+@implements(np.asfortranarray)
+@creates(np.asfortranarray)
+def asfortranarray(a: Any, dtype: Any = None, **like: Any) -> Any:
+    x = asarray_(a, dtype, "F")
+    return x if shape_of(x) else apply("reshape", x, shape=(1,))
 
 
 @implements(np.copy)
 @creates(np.copy)
 def copy(a: Any, order: str = "K", subok: bool = False) -> Any:
-    return array(a)
+    return array(a, order=order)
 
 
 @implements(np.astype)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import ShapeError
+from ..order import ordered
 from ..symbols import SymInt
 from ..values import concrete
 from .core import (
@@ -84,7 +85,8 @@ def round_(a: Any, decimals: int = 0, out: Any = None) -> Any:
         return finish(apply("rint", x), out)
     scale = 10.0 ** abs(decimals)
     up, down = ("multiply", "divide") if decimals > 0 else ("divide", "multiply")
-    return finish(apply(down, apply("rint", apply(up, x, scale)), scale), out)
+    r = apply(down, apply("rint", apply(up, x, scale)), scale)
+    return finish(ordered(r, "A", x), out)
 
 
 @implements(np.fix)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...ir.errors import IndexRangeError, ShapeError
 from ..index import getitem
+from ..order import ordered
 from ..symbols import is_int
 from ..values import concrete
 from .core import (
@@ -270,14 +271,14 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
             )
         if counts.size != 1:
             where = constant(np.repeat(np.arange(int(n)), counts))
-            return apply("gather", x, where, axes=(k,), position=k)
+            return ordered(apply("gather", x, where, axes=(k,), position=k), "C")
         times = int(counts.ravel()[0])
     if isinstance(times, int) and times < 0:
         raise ShapeError("repeats may not contain negative values.")
     x = apply("expand_dims", x, axis=(k + 1,))
     shape = tuple(x.shape)
     x = apply("broadcast_to", x, shape=(*shape[: k + 1], times, *shape[k + 2 :]))
-    x = apply("copy", x)
+    x = ordered(apply("copy", x), "C")
     return apply("reshape", x, shape=(*shape[:k], n * times, *shape[k + 2 :]))
 
 
@@ -306,7 +307,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
             *(getitem(x, (*(slice(None),) * k, p)) for p in after),
         ]
         x = concatenate(parts, k) if len(parts) > 1 else x
-    return apply("copy", x)
+    return ordered(apply("copy", x), "A", array)
 
 
 def _pad_widths(width: Any, ndim: int) -> list[tuple[Any, Any]]:
@@ -332,7 +333,7 @@ def _pad_constant(x: Any, widths: list[tuple[Any, Any]], values: Any) -> Any:
     if not isinstance(values, int | float | complex) and shape_of(asarray(values)):
         raise unsupported("pad: constant_values differ by side", "one value has a rule")
     shape = tuple(a + d + b for d, (a, b) in zip(x.shape, widths, strict=True))
-    out = full(shape, values, x.dtype)
+    out = ordered(full(shape, values, x.dtype), "A", x)
     inner = tuple(slice(a, a + d) for d, (a, _) in zip(x.shape, widths, strict=True))
     dispatch.write(getitem(out, inner) if inner else out, x)
     return out
@@ -369,18 +370,16 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Any:
                 f"index {obj} is out of bounds for axis {k} with size {n}"
             )
         before = (slice(None),) * k
-        return concatenate(
-            [
-                getitem(x, (*before, slice(0, at))),
-                getitem(x, (*before, slice(at + 1, n))),
-            ],
-            k,
-        )
+        kept = [
+            getitem(x, (*before, slice(0, at))),
+            getitem(x, (*before, slice(at + 1, n))),
+        ]
+        return ordered(concatenate(kept, k), "A", x)
     if not isinstance(obj, slice) and concrete(obj) is None:
         raise unsupported("delete: computed indices", "the size is open")
     index = obj if isinstance(obj, slice) else np.asarray(concrete(obj))
-    kept = constant(np.delete(np.arange(int(n)), index))
-    return apply("gather", x, kept, axes=(k,), position=k)
+    left = constant(np.delete(np.arange(int(n)), index))
+    return ordered(apply("gather", x, left, axes=(k,), position=k), "A", x)
 
 
 @implements(np.insert)
@@ -405,11 +404,9 @@ def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     else:
         raise unsupported("insert: several values", "one slice has a rule")
     before = (slice(None),) * k
-    return concatenate(
-        [
-            getitem(x, (*before, slice(0, at))),
-            new,
-            getitem(x, (*before, slice(at, n))),
-        ],
-        k,
-    )
+    pieces = [
+        getitem(x, (*before, slice(0, at))),
+        new,
+        getitem(x, (*before, slice(at, n))),
+    ]
+    return ordered(concatenate(pieces, k), "A", x)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import DTypeError, ShapeError
+from ..order import ordered
 from .core import (
     NO_VALUE,
     all_axes,
@@ -148,7 +149,7 @@ def _slope(x: Any, h: Any, k: int) -> Any:
     if n > 2:
         wide = apply("subtract", part(2, n - 2), part(0, n - 2))
         pieces.insert(1, apply("divide", wide, apply("multiply", 2.0, h)))
-    return concatenate(pieces, k)
+    return ordered(concatenate(pieces, k), "K", x)
 
 
 @implements(np.diff)

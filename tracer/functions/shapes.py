@@ -10,6 +10,7 @@ import numpy as np
 from ...ir.errors import DTypeError, ShapeError
 from .. import dispatch
 from ..index import alias
+from ..order import is_contiguous, laid_out, ordered
 from ..symbols import SymInt, is_int
 from ..values import is_tensor
 from .core import (
@@ -80,22 +81,14 @@ def reshape(
     return apply("reshape", x, shape=want)
 
 
-def _laid_out(x: Any) -> Any:
-    """Return an ndarray with the layout of `x`; a trace notes that it was read."""
-    if not is_tensor(x):
-        return x
-    trace: Any = x._trace
-    return x._data if trace is None else trace.layout(x._value)
-
-
 def _is_fortran(x: Any) -> bool:
-    flags = getattr(_laid_out(x), "flags", None)
+    flags = getattr(laid_out(x), "flags", None)
     return flags is not None and bool(flags.fnc)
 
 
 def _in_memory_order(x: Any) -> Any:
     """Return a view of `x` whose axes go from the longest stride to the shortest."""
-    strides = [abs(s) for s in getattr(_laid_out(x), "strides", ())]
+    strides = [abs(s) for s in getattr(laid_out(x), "strides", ())]
     order = sorted(range(len(strides)), key=lambda k: -strides[k])
     return permuted(x, order) if order != list(range(len(order))) else x
 
@@ -105,6 +98,12 @@ def ravel(a: Any, order: str = "C") -> Any:
     x = asarray(a)
     if order == "K":
         x, order = _in_memory_order(x), "C"
+    if order == "A":
+        order = "F" if _is_fortran(x) else "C"
+    if order == "F" and len(x.shape) > 1:
+        x, order = permuted(x, range(len(x.shape) - 1, -1, -1)), "C"
+    if is_tensor(x) and not is_contiguous(x):
+        x = x.copy()  # a reshape might be a view, ravel is not
     return reshape(x, (product(x.shape),), order)
 
 
@@ -329,7 +328,8 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
 
     x = asarray(a)
     if axis is None:
-        return apply("reshape", roll(ravel(x), shift, 0), shape=tuple(x.shape))
+        line = apply("reshape", x, shape=(product(x.shape),))
+        return apply("reshape", roll(line, shift, 0), shape=tuple(x.shape))
     axes = [axis_index(k, len(x.shape)) for k in _as_list(axis)]
     shifts = _as_list(shift)
     if len(axes) != len(shifts):
@@ -344,7 +344,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         head = apply("slice", x, 0, axis=k, size=at, step=1)
         tail = apply("slice", x, at if at != n else 0, axis=k, size=n - at, step=1)
         x = concatenate([tail, head], k)
-    return apply("copy", x) if not axes else x
+    return ordered(apply("copy", x) if not axes else x, "K", a)
 
 
 def _as_list(x: Any) -> list[Any]:
