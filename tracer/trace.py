@@ -167,7 +167,9 @@ class Trace:
         if isinstance(x, SymInt):
             d = dims_of(x)
             return self.assumptions.resolve(d)
-        if isinstance(x, bool | int | float | complex):
+        if isinstance(x, bool | int | float | complex) and not isinstance(
+            x, np.generic
+        ):  # np.float64 is a float too
             return x
         if isinstance(x, np.bool_):
             return bool(x)
