@@ -18,6 +18,7 @@ from ..ir.dims import Dim, Expr, Facts, Symbol
 from ..ir.errors import (
     GradientBreakError,
     GradientError,
+    MutationError,
     ShapeError,
     UnsupportedError,
 )
@@ -58,6 +59,10 @@ KEEPING = frozenset(
 LARGE_CONSTANT = 4096  # elements; larger arrays made while tracing become parameters
 
 
+class ReadOnlyError(MutationError, ValueError):
+    """A write into memory that may not be written."""
+
+
 class Trace:
     """Appends ops to a Func while a function runs."""
 
@@ -73,6 +78,7 @@ class Trace:
         self._pending: dict[Value, Any] = {}  # captured, not used yet
         self.layouts: dict[Value, Any] = {}  # strides of arguments, in this call
         self.layout_read: set[Value] = set()  # arguments whose layout was asked for
+        self.read_only: set[Value] = set()  # views
         self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
         self._nodes: dict[Value, Node] = {}
@@ -329,7 +335,10 @@ class Trace:
             xs, base = self.viewed(op, xs, attrs)
         with dims.deciding(self.assumptions):
             xs = tuple(self._resolved(x) for x in xs)
-            out = self.builder.apply(op, xs, attrs, base=base)
+            try:
+                out = self.builder.apply(op, xs, attrs, base=base)
+            except ShapeError as error:
+                raise self._named(error, op, xs) from None
         node = self.builder.nodes[-1]
         results = out if isinstance(out, tuple) else (out,)
         for v in results:
@@ -339,6 +348,17 @@ class Trace:
         if not STATE.grad and op.views is None and out.type.is_inexact and op != DETACH:
             return self.apply(DETACH, (self.tensor(out),), {})
         return self.tensor(out)
+
+    def _named(self, error: ShapeError, op: Op, xs: Sequence[Operand]) -> ShapeError:
+        """Return an error that says which op got which types."""
+        if error.what.startswith(f"{op.name}:"):
+            return error
+        types = ", ".join(str(self.operand_type(x)) for x in xs)
+        return ShapeError(
+            f"{op.name}: cannot take {types}",
+            location=self.builder.loc,
+            rule=error.what,
+        )
 
     def _resolved(self, x: Operand) -> Operand:
         """Bring the type of an operand up to date with what was assumed since."""
@@ -374,6 +394,7 @@ class Trace:
         if not STATE.grad and isinstance(new, Tensor):
             new = self.apply(DETACH, (new,), {})
         x = self.operand(new)
+        self._check_writeable(where)
         self._check_fits(where, x)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
@@ -387,12 +408,30 @@ class Trace:
         """Return the same values without a derivative."""
         return self.apply(DETACH, (t,), {})  # type: ignore[no-any-return]
 
+    def _check_writeable(self, target: Value) -> None:
+        """Raise where NumPy's view is read-only: one that repeats its elements."""
+        view: Value | None = target
+        while view is not None and view.base is not None:
+            if view in self.read_only:
+                raise ReadOnlyError(
+                    f"write: {self.operand_type(target)} is read-only",
+                    location=user_location(),
+                    rule="assignment destination is read-only: it shows the same "
+                    "elements several times",
+                    hint="copy the array first",
+                )
+            view = view.base
+
     def _check_fits(self, target: Value, new: Operand) -> None:
         """Raise where a value does not broadcast into what it is written to."""
         want, have = self.operand_type(target), self.operand_type(new)
         with dims.deciding(self.assumptions):
-            shape = broadcast_shapes(want.shape, have.shape)
-            if not same_shape(shape, want.shape):
+            try:
+                shape = broadcast_shapes(want.shape, have.shape)
+                fits = same_shape(shape, want.shape)
+            except ShapeError:
+                fits = False
+            if not fits:
                 raise ShapeError(
                     f"write: {have} does not fit its target {want}",
                     location=user_location(),

@@ -298,7 +298,8 @@ def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
 def _input(x: Any) -> Tensor:
     """Return what is differentiated in: a leaf, or a value of an outer graph."""
     if isinstance(x, Tensor) and x.requires_grad:
-        return dispatch.apply(POSITIVE, (x,), {})  # type: ignore[no-any-return]
+        same = COPY if isinstance(x._data, np.ndarray) else POSITIVE
+        return dispatch.apply(same, (x,))  # type: ignore[no-any-return]
     return of(x._data if isinstance(x, Tensor) else x).requires_grad_()
 
 
