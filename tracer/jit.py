@@ -309,6 +309,12 @@ def leaf_kind(x: Any) -> Hashable:
     return (cls, id(x))
 
 
+def _is_native(x: Any) -> bool:
+    """Tell whether compiled code can read a leaf: its bytes are in this CPU's order."""
+    dtype = getattr(_data(x), "dtype", None)
+    return dtype is None or dtype.isnative
+
+
 def is_array_like(x: Any) -> bool:
     return isinstance(x, Tensor | np.ndarray)
 
@@ -360,6 +366,8 @@ class Compiled:
         key = (tree, tuple(map(leaf_kind, leaves)), identity_pattern(leaves))
         ready = self._find(key, leaves)
         if ready is None:
+            if not all(map(_is_native, leaves)):
+                return self.uncompiled(args, kwargs)
             ready = self._specialise(key, leaves, tree)
         else:
             self._hits += 1

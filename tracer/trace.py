@@ -38,12 +38,12 @@ from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
 from .assume import Assumptions, TraceInt
 from .location import user_location
-from .modes import STATE
+from .modes import STATE, enable_grad
 from .order import empty
 from .symbols import SymInt
 from .tensor import Tensor
 
-WRITE, DETACH = OPS["write"], OPS["detach"]
+WRITE, DETACH, OVERRIDE = OPS["write"], OPS["detach"], OPS["override"]
 # Whose results follow the order of their operands; the eager op tells how.
 KEEPING = frozenset(
     {
@@ -391,8 +391,9 @@ class Trace:
             raise UnsupportedError(
                 "a number cannot be written", location=user_location()
             )
-        if not STATE.grad and isinstance(new, Tensor):
-            new = self.apply(DETACH, (new,), {})
+        if not STATE.grad and where.type.is_inexact:
+            with enable_grad():  # what was there keeps its derivative, as on the tape
+                new = self.apply(OVERRIDE, (target, new), {})
         x = self.operand(new)
         self._check_writeable(where)
         self._check_fits(where, x)
