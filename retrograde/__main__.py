@@ -4,7 +4,6 @@ import argparse
 import inspect
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from .target import Target, UsageError, find
 
@@ -30,13 +29,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="compare and train five example programs")
-    demo.add_argument("--explain", metavar="NAME", help="also show how NAME compiles")
+    demo.add_argument(
+        "--explain", metavar="NAME", help="also show how NAME and its gradient compile"
+    )
     demo.add_argument("--quick", action="store_true", help="smaller arrays")
     demo.set_defaults(run=_demo)
 
     for name, run, text in (
         ("compare", _compare, "compare NumPy, eager mode and compiled code"),
-        ("explain", _explain, "show every stage of compiling a function"),
+        ("explain", _explain, "show how a function and its gradient compile"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("target", metavar="FILE.py:FUNCTION")
@@ -46,6 +47,15 @@ def _parser() -> argparse.ArgumentParser:
             help="arrays named like the parameters; default: FUNCTION_args() in FILE",
         )
         command.set_defaults(run=run)
+        if name == "explain":
+            command.add_argument(
+                "--direct",
+                action="store_true",
+                help="of a plain call, without the gradient",
+            )
+            command.add_argument(
+                "--every", action="store_true", help="also between the main stages"
+            )
 
     cache = commands.add_parser("cache", help="look at or empty the disk cache")
     cache.add_argument("action", choices=["info", "clear"])
@@ -83,18 +93,23 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    import retrograde as rg
+    from .explain import explain
+    from .ir.errors import RetrogradeError
 
     target = find(options.target, options.args)
     _check_arguments(target)
-    compiled: Any = target.function
-    if not hasattr(compiled, "explain"):
-        compiled = rg.compile(target.function)
     try:
-        print(compiled.explain(*target.args, **target.kwargs))
-    except rg.RetrogradeError as error:
+        text = explain(
+            target.function,
+            target.args,
+            target.kwargs,
+            every=options.every,
+            direct=options.direct,
+        )
+    except RetrogradeError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    print(text)
     return 0
 
 

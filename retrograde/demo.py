@@ -16,6 +16,7 @@ import numpy.typing as npt
 import retrograde as rg
 
 from .comparison import Comparison
+from .explain import explain as show
 
 Array = npt.NDArray[Any]
 
@@ -209,7 +210,7 @@ def run(*, quick: bool = False, explain: str | None = None) -> bool:
             right = right and training.ok
             print(_indent(f"{training}{'' if training.ok else ': too few'}"))
         if example.name == explain:
-            print(_indent(str(compiled.explain(*example.arguments(quick)))))
+            print(_indent(show(compiled, example.arguments(quick))))
         print()
     verdict = "[green]everything agrees[/green]" if right else "[red]failed[/red]"
     console.print(f"{verdict} ({time.perf_counter() - started:.1f} s)")

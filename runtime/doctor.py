@@ -61,7 +61,7 @@ def _cuda() -> str:
 
 
 def report() -> str:
-    """Return one line per fact about this installation.
+    """Return one line per fact about this installation, and one per switch.
 
     >>> report().splitlines()[0].split()[0]
     'Python'
@@ -76,4 +76,5 @@ def report() -> str:
         ("cache", _cache()),
         ("CUDA", _cuda()),
     ]
-    return "\n".join(f"{name:15} {value}" for name, value in rows)
+    facts = [f"{name:15} {value}" for name, value in rows]
+    return "\n".join([*facts, "", env.describe()])

@@ -1,7 +1,7 @@
 """Read the RETROGRADE_* environment variables: the only place that does.
 
 Values are read when they are asked for, never at import, so that a test or a session
-can change them. ``python -m retrograde.runtime.env`` prints all of them.
+can change them. ``python -m retrograde doctor`` prints all of them.
 """
 
 import os
@@ -93,7 +93,3 @@ def describe() -> str:
     """
     width = max(len(s.variable) for s in SWITCHES)
     return "\n".join(f"{s.variable:{width}}  {s.text()!r:8}  {s.doc}" for s in SWITCHES)
-
-
-if __name__ == "__main__":
-    print(describe())

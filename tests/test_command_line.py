@@ -171,10 +171,48 @@ def test_compare_of_what_cannot_be_right_fails(
     assert "two runs differ" in capsys.readouterr().out
 
 
-def test_explain_shows_every_stage(
+def test_explain_shows_value_and_gradient(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", f"{file}:square"]) == 0
     printed = capsys.readouterr().out
-    for part in ("traced @square", "func @square", "for "):
+    titles = [line for line in printed.splitlines() if line.startswith("# ")]
+    stages = ["# after capture", "# after functionalize", "# after vjp"]
+    assert titles == [*stages, "# nests", "# source"]
+    for part in ("traced @square", "func @square", "func @square.joint", "for "):
         assert part in printed
+
+
+def test_explain_takes_keywords_and_functions_of_several_numbers(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", f"{file}:triple"]) == 0
+    assert "func @triple.joint" in capsys.readouterr().out
+
+
+def test_explain_of_a_direct_call_shows_every_stage(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", f"{file}:square", "--direct", "--every"]) == 0
+    printed = capsys.readouterr().out
+    assert "# after vjp" not in printed
+    for name in ("simplify", "cse", "dce", "fuse", "reinplace"):
+        assert f"# after {name}" in printed
+
+
+def test_explain_of_what_cannot_be_compiled_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "branch.py"
+    path.write_text(
+        "def f(x):\n"
+        "    if x > 0:\n"
+        "        return x\n"
+        "    return -x\n"
+        "def f_args():\n"
+        "    return 2.0\n"
+    )
+    assert main(["explain", f"{path}:f"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"at {path}:2, in f:" in printed.err

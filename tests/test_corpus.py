@@ -13,16 +13,30 @@ HERE = Path(__file__).resolve().parent
 BESIDE = HERE.parents[1] / "shared" / "corpus"
 CORPUS = Path(os.environ.get("RETROGRADE_CORPUS", BESIDE))
 
-AT_LEAST = {"eager": 90, "compiled": 95}
+# Programs that raise, with a reason; everything else has to pass.
+REFUSED = {
+    "eager": set[str](),
+    "compiled": {
+        "cf_per_element_branches",  # a branch on a traced value
+        "la_solve",  # no compiled form yet
+        "mk_compress_and_fill",  # a decision on a size that the data decides
+    },
+}
+# Compiled code is tried in parts of similar size, so that processors share the work.
+PARTS = ["[a-d]*", "[ef]*", "[g-m]*", "[n-r]*", "[!a-r]*"]
+# Second derivatives of compiled code are tried where writes and views meet them; those
+# of all programs take about a minute more: run_corpus.py tests/corpus_adapter.py.
+SECOND = "[hov]*"
 
 pytestmark = pytest.mark.skipif(
     not (CORPUS / "run_corpus.py").is_file(), reason="no corpus; set RETROGRADE_CORPUS"
 )
 
 
-def run(mode: str, report: Path) -> list[dict[str, Any]]:
+def run(mode: str, names: str, report: Path, *more: str) -> list[dict[str, Any]]:
     command = [sys.executable, str(CORPUS / "run_corpus.py")]
-    command += [str(HERE / "corpus_adapter.py"), "--mode", mode, "--json", str(report)]
+    command += [str(HERE / "corpus_adapter.py"), "--json", str(report)]
+    command += ["--mode", mode, "--name", names, *more]
     # The runner imports the adapter by path; the package comes from where ours does.
     paths = [p for p in sys.path if p]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -34,12 +48,20 @@ def run(mode: str, report: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-def test_corpus(mode: str, tmp_path: Path) -> None:
-    results = run(mode, tmp_path / "report.json")
+@pytest.mark.parametrize(
+    ("mode", "names", "more"),
+    [
+        ("eager", "*", ()),
+        *(("compiled", names, ("--no-hvp",)) for names in PARTS),
+        ("compiled", SECOND, ()),
+    ],
+)
+def test_corpus(mode: str, names: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    results = run(mode, names, tmp_path / "report.json", *more)
+    assert len(results) > 10
     assert {result["mode"] for result in results} == {mode}
     problems = {r["name"]: r["problem"] for r in results if r["problem"]}
     listing = "\n".join(f"{name}: {problem}" for name, problem in problems.items())
     wrong = [n for n, p in problems.items() if not p.startswith("exception")]
     assert not wrong, f"wrong or stuck: {wrong}\n{listing}"
-    assert len(results) - len(problems) >= AT_LEAST[mode], listing
+    assert set(problems) <= REFUSED[mode], listing

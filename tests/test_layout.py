@@ -89,9 +89,7 @@ def test_tests_are_no_package() -> None:
 
 # Branches on an op's name.
 
-SPELLING = (
-    "<spelling>"  # stands for any op, where code looks at how its name is spelled
-)
+SPELLING = "<spelling>"  # stands for any op: code looks at how its name is spelled
 
 
 def op_names() -> set[str]:

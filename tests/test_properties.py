@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from random_programs import Program, programs
 
@@ -19,6 +20,7 @@ import retrograde as rg
 from retrograde.ir import interp
 from retrograde.ir.func import Func
 
+PARTS = 5
 EXAMPLES = int(os.environ.get("RETROGRADE_EXAMPLES", "500"))
 COMMON = settings(
     deadline=None,
@@ -76,9 +78,10 @@ def interpreted(stage: Func, args: list[Any]) -> list[Any]:
     return interp.run(stage, *copies)
 
 
-@settings(COMMON, max_examples=EXAMPLES)
-@given(programs())
-def test_values_and_gradients_agree_in_every_mode(p: Program) -> None:
+@pytest.mark.parametrize("part", range(PARTS))  # processors share the work
+@settings(COMMON, max_examples=EXAMPLES // PARTS)
+@given(p=programs())
+def test_values_and_gradients_agree_in_every_mode(part: int, p: Program) -> None:
     f = p.function()
     numpy_args = p.fresh()
     values = f(*numpy_args)

@@ -453,13 +453,16 @@ class Compiled:
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Return the IR after each stage, the loop nests and the generated source."""
-        parts = []
-        for name, f in self.stages(*args, **kwargs).items():
-            parts.append(f"# after {name}\n{f}\n")
+        return "\n".join(self.sections(*args, **kwargs).values())
+
+    def sections(self, *args: Any, **kwargs: Any) -> dict[str, str]:
+        """Return the parts of `explain`: every stage, "nests" and "source"."""
+        stages = self.stages(*args, **kwargs).items()
+        parts = {name: f"# after {name}\n{f}\n" for name, f in stages}
         kernel = self.specialisation(*args, **kwargs).program.kernel
-        parts.append(f"# nests\n{kernel.nests}\n")
-        parts.append(f"# source\n{kernel.source}\n")
-        return "\n".join(parts)
+        parts["nests"] = f"# nests\n{kernel.nests}\n"
+        parts["source"] = f"# source\n{kernel.source}\n"
+        return parts
 
     def cache_info(self) -> CacheInfo:
         """Return how often this function was captured, compiled and served."""

@@ -28,6 +28,17 @@ def run_pass(f: Func, name: str) -> Func:
     return f
 
 
+def _stages() -> tuple[str, ...]:
+    """Return the passes to run: all, or those up to where the environment says."""
+    last = env.stop_after()
+    if not last:
+        return STAGES
+    if last not in manager.PASSES:
+        known = ", ".join(manager.PASSES)
+        raise ValueError(f"RETROGRADE_STOP_AFTER: no pass {last!r}; there are {known}")
+    return STAGES[: STAGES.index(last) + 1] if last in STAGES else ()
+
+
 _BUILDING = threading.RLock()
 
 
@@ -43,7 +54,7 @@ class Program:
     def optimised(self) -> Func:
         """Return the Func that code is generated from."""
         f = self.func
-        for name in STAGES:
+        for name in _stages():
             if name not in self.stages:
                 self.stages[name] = run_pass(f, name)
             f = self.stages[name]
@@ -60,7 +71,12 @@ class Program:
 
     def _build(self) -> Callable[..., list[Any]]:
         f = self.optimised()
-        return _Interpreter(f) if env.interp() else codegen.build(f, name=f.name)
+        if env.interp():
+            return _Interpreter(f)
+        kernel = codegen.build(f, name=f.name)
+        if env.dump() in ("all", "source"):
+            print(kernel.source)
+        return kernel
 
     def builds(self) -> tuple[int, int]:
         """Return how many kernels were compiled, and how many came from the disk."""

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import retrograde.ir.ops  # noqa: F401
-from retrograde.codegen import Kernel, build
+from retrograde.codegen import build
+from retrograde.codegen.binder import Kernel
 from retrograde.ir.errors import IndexRangeError, MutationError, ShapeError
 from retrograde.ir.text import parse
 from retrograde.passes.fuse import fuse

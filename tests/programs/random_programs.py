@@ -234,7 +234,7 @@ class _Drawer:
 
 
 @st.composite
-def programs(draw: Any, min_lines: int = 2, max_lines: int = 6) -> Program:
+def programs(draw: Any, min_lines: int = 2, max_lines: int = 5) -> Program:
     """Draw a program of a few lines; it returns its arguments and its last values."""
     d = _Drawer(draw)
     for _ in range(draw(st.integers(min_lines, max_lines))):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrograde.runtime import doctor
+from retrograde.runtime import doctor, env
 
 ROWS = (
     "Python numpy numba llvmlite scipy processor threads vector BLAS cache CUDA"
@@ -13,8 +13,9 @@ ROWS = (
 
 
 def rows() -> dict[str, str]:
-    lines = doctor.report().splitlines()
-    return {line.split()[0]: line for line in lines}
+    facts, switches = doctor.report().split("\n\n")
+    assert switches == env.describe()
+    return {line.split()[0]: line for line in facts.splitlines()}
 
 
 def test_report_has_one_line_per_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
