@@ -20,6 +20,7 @@ import numpy as np
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import MutationError, UnsupportedError
 from ..ir.func import Func
+from ..ir.types import Type
 from . import dispatch
 from .capture import (
     EagerOperators,
@@ -40,7 +41,6 @@ from .modes import STATE
 from .program import Program, run_pass
 from .record import run_recorded
 from .state import (
-    MISSING,
     Changes,
     Container,
     Contents,
@@ -56,10 +56,11 @@ from .state import (
 )
 from .symbols import SymInt
 from .tensor import Tensor, of
-from .trace import Trace
+from .trace import Static, Trace
 from .values import transforming
 
 LOCK = threading.RLock()
+NUMBERS = (float, complex)
 
 
 class CacheInfo(NamedTuple):
@@ -124,6 +125,7 @@ class Specialisation:
     effects: tuple[Effect, ...]
     rearranged: tuple[Rearrangement, ...]
     structures: tuple[tuple[Place, tuple[type, Any]], ...]
+    statics: tuple[tuple[int, Static], ...]  # of parameters
     keep: tuple[Any, ...]  # objects whose identity is part of the key
 
     def values(self, leaves: Sequence[Any]) -> list[Any] | None:
@@ -151,8 +153,10 @@ class Specialisation:
                     return None
                 if data.ndim != len(p.type.shape):
                     return None
-            elif not p.type.scalar or data is MISSING:
+            elif not p.type.scalar or not _is_scalar(data, p.type):
                 return None
+        if not all(static.holds(_data(values[j])) for j, static in self.statics):
+            return None
         return values
 
     def symbols(
@@ -294,6 +298,11 @@ def layout_class(x: np.ndarray[Any, Any]) -> Hashable:
 # ---------------------------------------------------------------- leaves
 
 
+def _fits(x: int) -> bool:
+    """Tell whether an int may be a symbol; larger ones are constants."""
+    return -(2**62) < x < 2**62
+
+
 def leaf_kind(x: Any) -> Hashable:
     """Return the part of the cache key for one leaf of the arguments."""
     x = _data(x)
@@ -302,17 +311,24 @@ def leaf_kind(x: Any) -> Hashable:
     if isinstance(x, np.generic):
         return (x.dtype, -1)
     cls = type(x)
-    if cls is float or cls is complex or cls is int:
+    if cls is float or cls is complex or (cls is int and _fits(x)):
         return cls.__name__
-    if x is None or isinstance(x, bool | str | bytes | np.dtype):
+    if x is None or isinstance(x, int | str | bytes | np.dtype):
         return (cls, x)
     return (cls, id(x))
 
 
 def _is_native(x: Any) -> bool:
     """Tell whether compiled code can read a leaf: its bytes are in this CPU's order."""
-    dtype = getattr(_data(x), "dtype", None)
-    return dtype is None or dtype.isnative
+    x = _data(x)
+    return not isinstance(x, np.ndarray) or x.dtype.isnative
+
+
+def _is_scalar(x: Any, t: Type) -> bool:
+    """Tell whether a number has the type that a parameter was traced with."""
+    if isinstance(x, np.generic):
+        return not t.weak and x.dtype == t.dtype
+    return t.weak and type(x) in NUMBERS and np.dtype(type(x)) == t.dtype
 
 
 def is_array_like(x: Any) -> bool:
@@ -478,6 +494,8 @@ def _is_plain(fn: Any) -> bool:
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:
     try:
+        if isinstance(fn, np.ufunc):  # its defaults exclude each other
+            raise TypeError
         return inspect.signature(fn)
     except (TypeError, ValueError):
         kind = inspect.Parameter
@@ -510,7 +528,18 @@ def is_input_leaf(x: Any) -> bool:
     x = _data(x)
     if isinstance(x, bool):
         return False
-    if isinstance(x, np.ndarray) and x.dtype.kind not in "biufc":
+    if isinstance(x, int):
+        return _fits(x)
+    if isinstance(x, np.ndarray) and type(x) not in (np.ndarray, np.memmap):
+        raise UnsupportedError(
+            f"a {type(x).__name__} as an argument",
+            location=user_location(),
+            rule="Subclasses of ndarray give operators another meaning.",
+            hint="pass np.asarray(x)",
+        )
+    if isinstance(x, np.ndarray) and (
+        x.dtype.kind not in "biufc" or x.dtype.char in "gG"
+    ):
         raise UnsupportedError(
             f"an array of dtype {x.dtype} as an argument",
             location=user_location(),
@@ -695,6 +724,7 @@ class _Specialiser:
                 for r in rearranged
             ),
             structures=tuple(self.state.structures),
+            statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
             keep=self.keep,
         )
 

@@ -123,7 +123,7 @@ def _entries(key: Any) -> list[Any]:
 def _index_of_object(k: Any) -> Any:
     if hasattr(k, "__index__"):
         return k.__index__()
-    return as_index_array(k)
+    return as_index_array(list(k) if isinstance(k, range) else k)
 
 
 def _axes_used(k: Any) -> int:

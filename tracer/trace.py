@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,23 @@ KEEPING = frozenset(
 LARGE_CONSTANT = 4096  # elements; larger arrays made while tracing become parameters
 
 
+class Static(NamedTuple):
+    """An integer of a parameter that the program takes for granted: a guard."""
+
+    parameter: Value
+    steps: tuple[tuple[Op, Mapping[str, Any], tuple[int, ...]], ...]
+    value: int | bool
+
+    def holds(self, data: Any) -> bool:
+        """Tell whether a parameter has the value."""
+        return bool(self.read(data) == self.value)
+
+    def read(self, data: Any) -> Any:
+        for op, attrs, indices in self.steps:
+            data = op.eager(data, *indices, **attrs)
+        return data
+
+
 class ReadOnlyError(MutationError, ValueError):
     """A write into memory that may not be written."""
 
@@ -78,6 +95,8 @@ class Trace:
         self._pending: dict[Value, Any] = {}  # captured, not used yet
         self.layouts: dict[Value, Any] = {}  # strides of arguments, in this call
         self.layout_read: set[Value] = set()  # arguments whose layout was asked for
+        self.known: dict[Value, Any] = {}  # numbers that are parameters, in this call
+        self.statics: list[Static] = []
         self.read_only: set[Value] = set()  # views
         self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
@@ -106,7 +125,9 @@ class Trace:
         if isinstance(x, np.ndarray):
             sizes = tuple(self.assumptions.size(n) for n in x.shape)
             return self.parameter(Type(x.dtype, sizes), hint, x)
-        return self.parameter(type_of_array(x), hint)
+        t = self.parameter(type_of_array(x), hint)
+        self.known[t._value] = x
+        return t
 
     def capture(self, x: Any, hint: str = "c", *, shared: bool = True) -> Tensor:
         """Return an outside array, Tensor or number as a parameter.
@@ -140,6 +161,8 @@ class Trace:
         data = x._data if isinstance(x, Tensor) else x
         if isinstance(data, np.ndarray):
             self.layouts[v] = data
+        elif data is not None:
+            self.known[v] = data
 
     # Values ----------------------------------------------------------------------
 
@@ -444,6 +467,11 @@ class Trace:
         location = user_location()
         if kind in ("len", "iter"):
             return self._rows(t, kind)
+        if kind in ("bool", "index", "int"):
+            static = self._static(self.operand(t))
+            if static is not None:
+                self.root().statics.append(static)
+                return static.value
         if kind == "bool":
             raise UnsupportedError(
                 f"a branch on a traced value, {self.type_of(t)}",
@@ -458,6 +486,32 @@ class Trace:
             rule="A compiled function computes with values that are not there yet.",
             hint="keep the value in NumPy operations, or compute it before the call",
         )
+
+    def _static(self, v: Operand) -> Static | None:
+        """Read an integer that a parameter holds, if that is what `v` is."""
+        if self.parent is not None or not isinstance(v, Value):
+            return None
+        if v.type.shape or v.type.dtype.kind not in "biu":
+            return None
+        steps: list[tuple[Op, Mapping[str, Any], tuple[int, ...]]] = []
+        while v in self._nodes:
+            node = self._nodes[v]
+            x, *indices = node.operands or (None,)
+            numbers = (*indices, *node.attrs.values())
+            if node.op.kind not in (Kind.VIEW, Kind.COPY) or not isinstance(x, Value):
+                return None
+            if not all(isinstance(i, int) for i in indices):
+                return None
+            if any(isinstance(i, Expr) for i in numbers):
+                return None
+            steps.append((node.op, node.attrs, tuple(indices)))  # type: ignore[arg-type]
+            v = x
+        data = self.known.get(v, self.layouts.get(v))
+        if data is None or v not in self.params or v in self.written:
+            return None
+        found = Static(v, tuple(reversed(steps)), 0)
+        value = np.asarray(found.read(data)).item()
+        return found._replace(value=value)
 
     def _rows(self, t: Tensor, kind: str) -> Any:
         """Return the length or the rows of an array; its first size becomes static."""
