@@ -19,6 +19,7 @@ from .containers import Tree, flatten_tree
 from .convert import Operators, convert, operators
 from .location import user_location
 from .modes import enable_grad
+from .state import Way
 from .symbols import SymInt
 from .tensor import Tensor
 from .trace import Trace, dims_of
@@ -41,11 +42,18 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Same:
+    """A container that the function got, found where it lies in a call."""
+
+    way: Way
+
+
+@dataclass(frozen=True, slots=True)
 class Out:
     """What one leaf of the result is.
 
-    `source` is a parameter number, a `Result`, or ("constant", object); `views` are
-    replayed on it in order.
+    `source` is a parameter number, a `Result`, `Same`, or ("constant", object);
+    `views` are replayed on it in order.
     """
 
     source: Any
@@ -57,6 +65,7 @@ class Results:
     """Collects the results of a Func: each value once."""
 
     trace: Trace
+    known: Mapping[int, Way] = field(default_factory=dict)  # containers, by id
     operands: list[Operand] = field(default_factory=list)
     _numbers: dict[Value, int] = field(default_factory=dict)
 
@@ -72,12 +81,15 @@ class Results:
     def out(self, x: Any) -> Out:
         """Describe a leaf that the function returned."""
         if isinstance(x, SymInt):
-            return Out(self.trace.assumptions.resolve(dims_of(x)))
+            return self._number(self.trace.assumptions.resolve(dims_of(x)))
         if not isinstance(x, Tensor):
+            if id(x) in self.known:
+                return Out(Same(self.known[id(x)]))
+            _refuse_traced_attributes(x)
             return Out(("constant", x))
         v = self.trace.operand(x)
         if not isinstance(v, Value):
-            return Out(v if isinstance(v, Expr) else ("constant", v))
+            return self._number(v)
         views: list[Replay] = []
         while v.base is not None:
             views.append(self._replay(self.trace.node_of(v)))
@@ -85,6 +97,13 @@ class Results:
         if v in self.trace.params:
             return Out(self.trace.params.index(v), tuple(reversed(views)))
         return Out(self.number(v), tuple(reversed(views)))
+
+    def flatten(self, x: Any) -> tuple[list[Any], Tree]:
+        """Return leaves and structure; containers that the function got are leaves."""
+        return flatten_tree(x, lambda c: id(c) in self.known)
+
+    def _number(self, x: Any) -> Out:
+        return Out(x if isinstance(x, Expr) else ("constant", x))
 
     def _replay(self, node: Node) -> Replay:
         indices = tuple(
@@ -101,6 +120,23 @@ class Results:
         return d
 
 
+def _refuse_traced_attributes(x: Any) -> None:
+    """Raise where an object that is no container keeps traced values."""
+    held = getattr(x, "__dict__", None)
+    if not isinstance(held, dict) or isinstance(x, type | ModuleType):
+        return
+    for name, item in held.items():
+        if any(isinstance(i, Tensor) and i.is_traced for i in flatten_tree(item)[0]):
+            raise UnsupportedError(
+                f"a {type(x).__name__} that holds a computed value in .{name} "
+                "leaves the compiled function",
+                location=user_location(),
+                rule="Results are arrays, numbers and containers of them.",
+                hint="return the values, make it a dataclass, or register the class "
+                "with register_container",
+            )
+
+
 def _map_dims(f: Callable[[Dim], Dim], a: Any) -> Any:
     if isinstance(a, Expr):
         return f(a)
@@ -109,15 +145,14 @@ def _map_dims(f: Callable[[Dim], Dim], a: Any) -> Any:
 
 def run_traced(
     trace: Trace, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], Tree]:
-    """Run the converted `fn` into `trace`; returns the leaves of its result.
+) -> Any:
+    """Run the converted `fn` into `trace`; returns its result.
 
     What is traced does not depend on whether the caller records: `no_grad` counts
     where the function itself enters it.
     """
     with dispatch.tracing(trace), operators(TraceOperators()), enable_grad():
-        out = convert(fn)(*args, **kwargs)
-    return flatten_tree(out)
+        return convert(fn)(*args, **kwargs)
 
 
 class EagerOperators(Operators):

@@ -53,8 +53,12 @@ class Tree:
 LEAF = Tree(None)
 
 
-def flatten_tree(x: Any) -> tuple[list[Any], Tree]:
+def flatten_tree(
+    x: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Any], Tree]:
     """Return the leaves of `x` in order, and its structure.
+
+    Containers for which `is_leaf` holds are leaves too.
 
     >>> leaves, tree = flatten_tree({"p": 1.0, "q": [2.0, (3.0,)]})
     >>> leaves
@@ -63,12 +67,17 @@ def flatten_tree(x: Any) -> tuple[list[Any], Tree]:
     {'p': 2.0, 'q': [4.0, (6.0,)]}
     """
     leaves: list[Any] = []
-    return leaves, _flatten(x, leaves, ())
+    return leaves, _flatten(x, leaves, (), is_leaf)
 
 
-def _flatten(x: Any, leaves: list[Any], path: tuple[int, ...]) -> Tree:
+def _flatten(
+    x: Any,
+    leaves: list[Any],
+    path: tuple[int, ...],
+    is_leaf: Callable[[Any], bool] | None,
+) -> Tree:
     parts = parts_of(x)
-    if parts is None:
+    if parts is None or (is_leaf is not None and is_leaf(x)):
         leaves.append(x)
         return LEAF
     if id(x) in path:
@@ -78,7 +87,8 @@ def _flatten(x: Any, leaves: list[Any], path: tuple[int, ...]) -> Tree:
         )
     children, data = parts
     inner = (*path, id(x))
-    return Tree(type(x), data, tuple(_flatten(c, leaves, inner) for c in children))
+    below = tuple(_flatten(c, leaves, inner, is_leaf) for c in children)
+    return Tree(type(x), data, below)
 
 
 def parts_of(x: Any) -> tuple[Iterable[Any], Hashable] | None:

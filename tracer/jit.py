@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import numpy as np
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import MutationError, UnsupportedError
 from ..ir.func import Func
+from ..ir.types import Type
 from . import dispatch
 from .capture import (
     EagerOperators,
@@ -27,6 +28,7 @@ from .capture import (
     Replay,
     Result,
     Results,
+    Same,
     evaluate_attr,
     replay,
     run_traced,
@@ -38,12 +40,27 @@ from .location import user_location
 from .modes import STATE
 from .program import Program, run_pass
 from .record import run_recorded
-from .state import MISSING, Place, State, Swap
+from .state import (
+    Changes,
+    Container,
+    Contents,
+    Place,
+    State,
+    Swap,
+    Way,
+    containers_in,
+    contents,
+    found,
+    replace_contents,
+    structure,
+)
+from .symbols import SymInt
 from .tensor import Tensor, of
-from .trace import Trace
+from .trace import Static, Trace
 from .values import transforming
 
 LOCK = threading.RLock()
+NUMBERS = (float, complex)
 
 
 class CacheInfo(NamedTuple):
@@ -61,11 +78,31 @@ class CacheInfo(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class New:
+    """An object that the function makes: its structure and leaves."""
+
+    tree: Tree
+    outs: tuple[Out, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
-    """A captured place that the function binds: it is set after every call."""
+    """A captured variable that the function binds: it is set after every call."""
 
     place: Place
-    out: Out
+    new: New
+
+
+@dataclass(frozen=True, slots=True)
+class Rearrangement:
+    """A container whose items the function changes, after every call.
+
+    `items` are keys (None in a list) with what is there: a `New`, or the key of the
+    item that was there before.
+    """
+
+    way: Way
+    items: tuple[tuple[Hashable, New | Hashable], ...]
 
 
 @dataclass(slots=True)
@@ -77,7 +114,7 @@ class Specialisation:
     arguments: tuple[int, ...]  # leaf number of each parameter, until captured ones
     captured: tuple[Place | Any, ...]  # a place, or an object made while tracing
     match: Matcher
-    ints: tuple[int, ...]  # leaf numbers of the symbolic ints
+    ints: tuple[int | Place, ...]  # leaf numbers or places of the symbolic ints
     same: tuple[tuple[Place, int], ...]  # places that hold a parameter's array
     constants: tuple[tuple[Place, Any], ...]
     functions: tuple[tuple[Place, Any], ...]
@@ -86,6 +123,9 @@ class Specialisation:
     tree: Tree
     outs: tuple[Out, ...]
     effects: tuple[Effect, ...]
+    rearranged: tuple[Rearrangement, ...]
+    structures: tuple[tuple[Place, tuple[type, Any]], ...]
+    statics: tuple[tuple[int, Static], ...]  # of parameters
     keep: tuple[Any, ...]  # objects whose identity is part of the key
 
     def values(self, leaves: Sequence[Any]) -> list[Any] | None:
@@ -97,6 +137,9 @@ class Specialisation:
         for place, x in self.functions:
             now = place.get()
             if getattr(now, "__code__", now) is not x:
+                return None
+        for place, expected in self.structures:
+            if structure(place.get()) != expected:
                 return None
         values = [leaves[j] for j in self.arguments]
         for source in self.captured:
@@ -110,15 +153,20 @@ class Specialisation:
                     return None
                 if data.ndim != len(p.type.shape):
                     return None
-            elif not p.type.scalar or data is MISSING:
+            elif not p.type.scalar or not _is_scalar(data, p.type):
                 return None
+        if not all(static.holds(_data(values[j])) for j, static in self.statics):
+            return None
         return values
 
     def symbols(
         self, leaves: Sequence[Any], values: Sequence[Any]
     ) -> dict[Symbol, int] | None:
         shapes = [getattr(x, "shape", ()) for x in values]
-        out = self.match(shapes, [leaves[j] for j in self.ints])
+        ints = [leaves[j] if isinstance(j, int) else j.get() for j in self.ints]
+        if any(type(i) is not int for i in ints):
+            return None
+        out = self.match(shapes, ints)
         if out is None:
             return None
         for j, layout in self.layouts:
@@ -138,7 +186,11 @@ class Specialisation:
         return any(_overlaps_itself(_data(values[j])) for j in self.written)
 
     def run(
-        self, leaves: Sequence[Any], values: list[Any], env: dict[Symbol, int]
+        self,
+        bound: Any,
+        leaves: Sequence[Any],
+        values: list[Any],
+        env: dict[Symbol, int],
     ) -> Any:
         self.check_writable(values)
         tensors = any(isinstance(x, Tensor) for x in values)
@@ -151,20 +203,51 @@ class Specialisation:
                     values[j]._storage.wrote()
             if tensors:
                 results = [of(x) for x in results]
-        for effect in self.effects:
-            effect.place.set(self.leaf(effect.out, values, results, env))
-        out = [self.leaf(o, values, results, env) for o in self.outs]
-        return unflatten_tree(self.tree, out)
+
+        def leaf(out: Out) -> Any:
+            return self.leaf(out, bound, values, results, env)
+
+        made = [leaf(o) for o in self.outs]
+        if self.effects or self.rearranged:
+            self.apply_effects(bound, leaf)
+        return unflatten_tree(self.tree, made)
+
+    def apply_effects(self, bound: Any, leaf: Callable[[Out], Any]) -> None:
+        """Set what the function set: variables, items and attributes."""
+
+        def make(new: New) -> Any:
+            return unflatten_tree(new.tree, [leaf(out) for out in new.outs])
+
+        todo: list[tuple[Contents, Contents]] = []
+        for change in self.rearranged:
+            now = contents(found(change.way, bound))
+            before: Any = now
+            items = [
+                make(x) if isinstance(x, New) else before[x] for _, x in change.items
+            ]
+            keys = [key for key, _ in change.items]
+            new = (
+                dict(zip(keys, items, strict=True)) if isinstance(now, dict) else items
+            )
+            todo.append((now, new))
+        bindings = [(effect.place, make(effect.new)) for effect in self.effects]
+        for place, x in bindings:
+            place.set(x)
+        for old, new in todo:
+            replace_contents(old, new)
 
     def leaf(
         self,
         out: Out,
+        bound: Any,
         values: Sequence[Any],
         results: Sequence[Any],
         env: Mapping[Symbol, int],
     ) -> Any:
         """Return one leaf of the result."""
         source = out.source
+        if isinstance(source, Same):
+            return found(source.way, bound)
         if isinstance(source, tuple):
             return source[1]
         if isinstance(source, Expr):
@@ -215,6 +298,11 @@ def layout_class(x: np.ndarray[Any, Any]) -> Hashable:
 # ---------------------------------------------------------------- leaves
 
 
+def _fits(x: int) -> bool:
+    """Tell whether an int may be a symbol; larger ones are constants."""
+    return -(2**62) < x < 2**62
+
+
 def leaf_kind(x: Any) -> Hashable:
     """Return the part of the cache key for one leaf of the arguments."""
     x = _data(x)
@@ -223,11 +311,24 @@ def leaf_kind(x: Any) -> Hashable:
     if isinstance(x, np.generic):
         return (x.dtype, -1)
     cls = type(x)
-    if cls is float or cls is complex or cls is int:
+    if cls is float or cls is complex or (cls is int and _fits(x)):
         return cls.__name__
-    if x is None or isinstance(x, bool | str | bytes | np.dtype):
+    if x is None or isinstance(x, int | str | bytes | np.dtype):
         return (cls, x)
     return (cls, id(x))
+
+
+def _is_native(x: Any) -> bool:
+    """Tell whether compiled code can read a leaf: its bytes are in this CPU's order."""
+    x = _data(x)
+    return not isinstance(x, np.ndarray) or x.dtype.isnative
+
+
+def _is_scalar(x: Any, t: Type) -> bool:
+    """Tell whether a number has the type that a parameter was traced with."""
+    if isinstance(x, np.generic):
+        return not t.weak and x.dtype == t.dtype
+    return t.weak and type(x) in NUMBERS and np.dtype(type(x)) == t.dtype
 
 
 def is_array_like(x: Any) -> bool:
@@ -276,17 +377,20 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if dispatch.active_trace() is not None:
             return convert(self.fn)(*args, **kwargs)
-        leaves, tree = flatten_tree(self._bind(args, kwargs))
+        bound = self._bind(args, kwargs)
+        leaves, tree = flatten_tree(bound)
         key = (tree, tuple(map(leaf_kind, leaves)), identity_pattern(leaves))
-        found = self._find(key, leaves)
-        if found is None:
-            found = self._specialise(key, leaves, tree)
+        ready = self._find(key, leaves)
+        if ready is None:
+            if not all(map(_is_native, leaves)):
+                return self.uncompiled(args, kwargs)
+            ready = self._specialise(key, leaves, tree)
         else:
             self._hits += 1
-        spec, values, env = found
+        spec, values, env = ready
         if spec.written and spec.overlapping(values):
             return self.uncompiled(args, kwargs)
-        return spec.run(leaves, values, env)
+        return spec.run(bound, leaves, values, env)
 
     def uncompiled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the function itself: NumPy's meaning for arguments that overlap."""
@@ -337,8 +441,8 @@ class Compiled:
         """Return the specialisation that a call would use, without running it."""
         leaves, tree = flatten_tree(self._bind(args, kwargs))
         key = (tree, tuple(map(leaf_kind, leaves)), identity_pattern(leaves))
-        found = self._find(key, leaves) or self._specialise(key, leaves, tree)
-        return found[0]
+        ready = self._find(key, leaves) or self._specialise(key, leaves, tree)
+        return ready[0]
 
     # What it looks like -------------------------------------------------------------
 
@@ -390,6 +494,8 @@ def _is_plain(fn: Any) -> bool:
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:
     try:
+        if isinstance(fn, np.ufunc):  # its defaults exclude each other
+            raise TypeError
         return inspect.signature(fn)
     except (TypeError, ValueError):
         kind = inspect.Parameter
@@ -404,42 +510,36 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
 def specialise(
     fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree
 ) -> Specialisation:
-    """Capture `fn` for these arguments."""
-    keep = tuple(x for x in leaves if not is_input_leaf(x))
-    trace = Trace(name=_name(fn))
-    arguments: dict[int, Any] = {}  # id of an array -> its traced value
-    numbers: list[int] = []
-    ints: list[tuple[int, Dim]] = []
-    traced: list[Any] = []
-    state = State()
-    state.search(fn)
-    hints = _hints(fn, tree)
-    for j, x in enumerate(leaves):
-        if is_array_like(x) and id(x) in arguments:
-            traced.append(arguments[id(x)])
-            continue
-        if not is_input_leaf(x):
-            state.search_object(x)
-            traced.append(x)
-            continue
-        before = len(trace.params)
-        t = trace.argument(x, hints[j])
-        if len(trace.params) > before:
-            numbers.append(j)
-        elif isinstance(x, int):
-            ints.append((j, t.dim))
-        if is_array_like(x):
-            arguments[id(x)] = t
-        traced.append(t)
-    run = _Specialiser(trace, fn, tree, state, numbers, ints, arguments, keep)
-    return run.run(traced)
+    """Capture `fn` for these arguments.
+
+    Captured ints are constants of the program. Those that it changes, counters, become
+    symbols: it is traced once more.
+    """
+    counters: set[Hashable] = set()
+    while True:
+        attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
+        made = attempt.run()
+        if isinstance(made, Specialisation):
+            return made
+        counters |= made
 
 
 def is_input_leaf(x: Any) -> bool:
     x = _data(x)
     if isinstance(x, bool):
         return False
-    if isinstance(x, np.ndarray) and x.dtype.kind not in "biufc":
+    if isinstance(x, int):
+        return _fits(x)
+    if isinstance(x, np.ndarray) and type(x) not in (np.ndarray, np.memmap):
+        raise UnsupportedError(
+            f"a {type(x).__name__} as an argument",
+            location=user_location(),
+            rule="Subclasses of ndarray give operators another meaning.",
+            hint="pass np.asarray(x)",
+        )
+    if isinstance(x, np.ndarray) and (
+        x.dtype.kind not in "biufc" or x.dtype.char in "gG"
+    ):
         raise UnsupportedError(
             f"an array of dtype {x.dtype} as an argument",
             location=user_location(),
@@ -472,33 +572,85 @@ def _hints(fn: Any, tree: Tree) -> list[str]:
     return out
 
 
-@dataclass(slots=True)
 class _Specialiser:
-    trace: Trace
-    fn: Callable[..., Any]
-    tree: Tree
-    state: State
-    numbers: list[int]
-    ints: list[tuple[int, Dim]]
-    arguments: dict[int, Any]
-    keep: tuple[Any, ...]
-    places: dict[Any, list[Place]] = field(default_factory=dict)
+    """Traces a function once, for arguments of one kind."""
 
-    def run(self, traced: Sequence[Any]) -> Specialisation:
-        args, kwargs = unflatten_tree(self.tree, traced)
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        leaves: Sequence[Any],
+        tree: Tree,
+        counters: frozenset[Hashable],
+    ) -> None:
+        self.fn = fn
+        self.tree = tree
+        self.counters = counters
+        self.keep = tuple(x for x in leaves if not is_input_leaf(x))
+        self.trace = Trace(name=_name(fn))
+        self.arguments: dict[int, Any] = {}  # id of an array -> its traced value
+        self.numbers: list[int] = []
+        self.ints: list[tuple[int | Place, Dim]] = []
+        self.places: dict[Any, list[Place]] = {}
+        self.state = State()
+        self.state.search(fn)
+        hints = _hints(fn, tree)
+        self.traced = [self._argument(j, x, hints[j]) for j, x in enumerate(leaves)]
+
+    def _argument(self, j: int, x: Any, hint: str) -> Any:
+        """Return what the function gets for one leaf of its arguments."""
+        trace = self.trace
+        if is_array_like(x) and id(x) in self.arguments:
+            return self.arguments[id(x)]
+        if not is_input_leaf(x):
+            self.state.search_object(x)
+            return x
+        before = len(trace.params)
+        t = trace.argument(x, hint)
+        if len(trace.params) > before:
+            self.numbers.append(j)
+        elif isinstance(x, int):
+            self.ints.append((j, t.dim))
+        if is_array_like(x):
+            self.arguments[id(x)] = t
+        return t
+
+    def run(self) -> Specialisation | set[Hashable]:
+        """Return the specialisation, or the keys of ints that have to be symbols."""
+        args, kwargs = unflatten_tree(self.tree, self.traced)
         trace = self.trace
         swap = Swap(self.state)
         try:
             for place, x in self.state.inputs:
                 self._swap(swap, place, x)
-            leaves, tree = run_traced(trace, self.fn, args, kwargs)
-            results = Results(trace)
+            for place, x in self.state.constants:
+                if place.key in self.counters and type(x) is int:
+                    t = trace.integer(trace.assumptions.symbol(x, [_hint(place)]))
+                    self.ints.append((place, t.dim))
+                    swap.put(place, x, t)
+            given = list(containers_in((args, kwargs)))
+            swap.begin(given)
+            out = run_traced(trace, self.fn, args, kwargs)
+            watched = (*self.state.containers, *given)
+            results = Results(trace, {id(c.owner): c.way for c in watched})
+            leaves, tree = results.flatten(out)
             outs = tuple(map(results.out, leaves))
         finally:
-            changed = swap.restore()
-            swap.check_containers()
-        effects = tuple(Effect(place, results.out(x)) for place, x in changed)
-        return self._finish(tree, outs, effects, results)
+            changes = swap.restore()
+        counters = {p.key for p, x in _changed(changes) if self._counts(p, x)}
+        if counters - self.counters:
+            return counters
+        effects = tuple(
+            Effect(place, _new(results, x)) for place, x in changes.variables
+        )
+        rearranged = tuple(
+            _rearrangement(results, c, before, after)
+            for c, before, after in changes.containers
+        )
+        return self._finish(tree, outs, effects, rearranged, results)
+
+    def _counts(self, place: Place, x: Any) -> bool:
+        """Tell whether a place is an int that the function sets to an int."""
+        return type(place.get()) is int and (type(x) is int or isinstance(x, SymInt))
 
     def _swap(self, swap: Swap, place: Place, x: Any) -> None:
         t = self.arguments.get(id(x)) if is_array_like(x) else None
@@ -512,6 +664,7 @@ class _Specialiser:
         tree: Tree,
         outs: tuple[Out, ...],
         effects: tuple[Effect, ...],
+        rearranged: tuple[Rearrangement, ...],
         results: Results,
     ) -> Specialisation:
         trace = self.trace
@@ -547,15 +700,74 @@ class _Specialiser:
             same=same,
             match=match,
             ints=tuple(j for j, _ in self.ints),
-            constants=tuple(self.state.constants),
+            constants=tuple(
+                (place, x)
+                for place, x in self.state.constants
+                if place.key not in self.counters or type(x) is not int
+            ),
             functions=tuple(self.state.functions),
             layouts=layouts,
             written=tuple(j for _, j in pure.updates),
             tree=tree,
             outs=tuple(_resolved(o, resolve) for o in outs),
-            effects=effects,
+            effects=tuple(
+                Effect(e.place, _resolved_new(e.new, resolve)) for e in effects
+            ),
+            rearranged=tuple(
+                Rearrangement(
+                    r.way,
+                    tuple(
+                        (k, _resolved_new(x, resolve) if isinstance(x, New) else x)
+                        for k, x in r.items
+                    ),
+                )
+                for r in rearranged
+            ),
+            structures=tuple(self.state.structures),
+            statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
             keep=self.keep,
         )
+
+
+def _new(results: Results, x: Any) -> New:
+    leaves, tree = results.flatten(x)
+    return New(tree, tuple(map(results.out, leaves)))
+
+
+def _resolved_new(new: New, resolve: Callable[[Dim], Dim]) -> New:
+    return New(new.tree, tuple(_resolved(out, resolve) for out in new.outs))
+
+
+def _items(x: Contents) -> list[tuple[Hashable, Any]]:
+    return list(x.items() if isinstance(x, dict) else enumerate(x))
+
+
+def _changed(changes: Changes) -> Iterator[tuple[Place, Any]]:
+    """Yield the captured places that hold something else after the trace."""
+    yield from changes.variables
+    for c, before, after in changes.containers:
+        old = dict(_items(before))
+        for key, x in _items(after):
+            if isinstance(c.way, Place) and key in old and old[key] is not x:
+                kind = "item" if isinstance(c.owner, list | dict) else "attr"
+                yield c.way.step(kind, key), x
+
+
+def _rearrangement(
+    results: Results, c: Container, before: Contents, after: Contents
+) -> Rearrangement:
+    """Describe the items of a container after the call by those before it."""
+    keys = {id(x): key for key, x in reversed(_items(before))}
+    same = dict(_items(before))
+    items = []
+    for key, x in _items(after):
+        if key in same and same[key] is x:
+            items.append((key, key))
+        elif id(x) in keys:
+            items.append((key, keys[id(x)]))
+        else:
+            items.append((key, _new(results, x)))
+    return Rearrangement(c.way, tuple(items))
 
 
 def _resolved(out: Out, resolve: Callable[[Dim], Dim]) -> Out:

@@ -16,6 +16,7 @@ from ..ir.errors import (
 )
 from ..ir.op import OPS
 from . import dispatch
+from .location import user_location
 from .symbols import SymInt, clamp, is_int
 from .values import concrete, constant, is_scalar, is_symbolic
 
@@ -122,7 +123,7 @@ def _entries(key: Any) -> list[Any]:
 def _index_of_object(k: Any) -> Any:
     if hasattr(k, "__index__"):
         return k.__index__()
-    return as_index_array(k)
+    return as_index_array(list(k) if isinstance(k, range) else k)
 
 
 def _axes_used(k: Any) -> int:
@@ -348,6 +349,15 @@ def _bound(k: Any, what: str = "slice indices") -> Any:
     try:
         return k.__index__()
     except (AttributeError, TypeError):
+        if hasattr(k, "dtype") and k.dtype.kind in "iu":
+            raise UnsupportedError(
+                f"{what} are computed: {k.type if hasattr(k, 'type') else k.dtype}",
+                location=user_location(),
+                rule="They decide the size of the result, which is fixed when the "
+                "function is captured.",
+                hint="pass the bound as a Python int, or select with a mask and "
+                "np.where",
+            ) from None
         raise DTypeError(
             f"{what} must be integers or None or have an __index__ method"
         ) from None

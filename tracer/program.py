@@ -12,10 +12,12 @@ import numpy as np
 from .. import codegen
 from ..ir import interp
 from ..ir.dims import Symbol
+from ..ir.errors import RetrogradeError
 from ..ir.func import Func
 from ..passes import manager
 from ..passes.vjp import vjp
 from ..runtime import env
+from .location import user_location
 
 STAGES = (*manager.PIPELINES["optimize"], *manager.PIPELINES["lower"])
 
@@ -73,7 +75,11 @@ class Program:
         f = self.optimised()
         if env.interp():
             return _Interpreter(f)
-        kernel = codegen.build(f, name=f.name)
+        try:
+            kernel = codegen.build(f, name=f.name)
+        except RetrogradeError as error:
+            error.location = error.location or user_location()
+            raise
         if env.dump() in ("all", "source"):
             print(kernel.source)
         return kernel

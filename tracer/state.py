@@ -11,7 +11,7 @@ written at every call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import (
     BuiltinFunctionType,
@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..ir.errors import UnsupportedError
+from .containers import flatten_tree, map_tree, parts_of
 from .tensor import Tensor
 
 Step: TypeAlias = tuple[str, Hashable]  # ("attr", name) or ("item", key)
@@ -40,6 +40,11 @@ class Place:
     root: CellType | dict[str, Any] | Any
     steps: tuple[Step, ...]
     name: str
+
+    @property
+    def key(self) -> Hashable:
+        """What tells places apart while their roots live."""
+        return id(self.root), self.steps
 
     def _start(self) -> tuple[Any, tuple[Step, ...]]:
         if isinstance(self.root, CellType):
@@ -62,8 +67,8 @@ class Place:
     def set(self, value: Any) -> None:
         """Let the place hold `value`."""
         if not self.steps:
-            assert isinstance(self.root, CellType)
-            self.root.cell_contents = value
+            if isinstance(self.root, CellType):  # else: an object, which stays
+                self.root.cell_contents = value
             return
         parent = Place(self.root, self.steps[:-1], self.name)
         kind, key = self.steps[-1]
@@ -97,6 +102,84 @@ def is_constant(x: object) -> bool:
     return x is None or isinstance(x, int | str | bytes | np.dtype)
 
 
+Contents: TypeAlias = list[Any] | dict[Any, Any]
+Way: TypeAlias = Place | tuple[Step, ...]  # a place, or steps into the arguments
+
+
+@dataclass(slots=True)
+class Container:
+    """A list, dict or object that the function can reach and change."""
+
+    way: Way
+    owner: Any
+    before: Contents = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = copied(contents(self.owner))
+
+    @property
+    def name(self) -> str:
+        return self.way.name if isinstance(self.way, Place) else "of an argument"
+
+    def structure(self) -> tuple[type, Any]:
+        return structure(self.owner)
+
+
+def contents(x: Any) -> Contents:
+    """Return the list or dict that holds the items or attributes of `x`."""
+    if isinstance(x, list | dict):
+        return x
+    found: dict[Any, Any] = vars(x)
+    return found
+
+
+def copied(x: Contents) -> Contents:
+    return dict(x) if isinstance(x, dict) else list(x)
+
+
+def replace_contents(x: Contents, new: Contents) -> None:
+    """Give a list or dict other items, in place."""
+    if isinstance(x, list):
+        x[:] = new
+        return
+    for key in [k for k in x if k not in new]:
+        del x[key]
+    assert isinstance(new, dict)
+    x.update(new)
+
+
+def structure(x: Any) -> tuple[type, Any]:
+    """Return what a program takes for granted about a captured container."""
+    if isinstance(x, list | tuple):
+        return type(x), len(x)
+    return type(x), tuple(x if isinstance(x, dict) else getattr(x, "__dict__", ()))
+
+
+def containers_in(x: Any, way: tuple[Step, ...] = ()) -> Iterator[Container]:
+    """Yield what can be changed in arguments, outermost first."""
+    if isinstance(x, Tensor | np.ndarray) or len(way) > DEPTH + 2:
+        return
+    if isinstance(x, list | tuple | dict):
+        if len(way) > 1 and not isinstance(x, tuple):
+            yield Container(way, x)
+        pairs = x.items() if isinstance(x, dict) else enumerate(x)
+        for key, item in list(pairs):
+            yield from containers_in(item, (*way, ("item", key)))
+    elif parts_of(x) is not None and hasattr(x, "__dict__"):
+        yield Container(way, x)
+        for key, item in list(vars(x).items()):
+            yield from containers_in(item, (*way, ("attr", key)))
+
+
+def found(way: Way, arguments: Any) -> Any:
+    """Return the container at a place, or at steps into the arguments."""
+    if isinstance(way, Place):
+        return way.get()
+    for kind, key in way:
+        arguments = getattr(arguments, str(key)) if kind == "attr" else arguments[key]
+    return arguments
+
+
 @dataclass(slots=True)
 class State:
     """Everything a function captures."""
@@ -104,7 +187,9 @@ class State:
     inputs: list[tuple[Place, Any]] = field(default_factory=list)
     constants: list[tuple[Place, Any]] = field(default_factory=list)
     functions: list[tuple[Place, Any]] = field(default_factory=list)
-    lists: list[tuple[str, Any, Any]] = field(default_factory=list)
+    variables: list[Place] = field(default_factory=list)
+    containers: list[Container] = field(default_factory=list)
+    structures: list[tuple[Place, tuple[type, Any]]] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
 
     def search(self, f: Any) -> None:
@@ -144,10 +229,12 @@ class State:
             place = Place(cell, (), name)
             x = place.get()
             if x is not MISSING:
+                self.variables.append(place)
                 self._value(place, x, 0)
         for name in sorted(set(_names(f.__code__))):
             if name in f.__globals__:
                 place = Place(f.__globals__, (("item", name),), name)
+                self.variables.append(place)
                 self._value(place, f.__globals__[name], 0)
         for k, x in enumerate(f.__defaults__ or ()):
             if callable(x):
@@ -172,12 +259,11 @@ class State:
             return
         self._seen.add(id(x))
         if isinstance(x, list | tuple):
-            if isinstance(x, list):
-                self.lists.append((place.name, x, list(x)))
+            self._contains(place, x)
             for k, item in enumerate(x[:256]):
                 self._value(place.step("item", k), item, depth + 1)
         elif isinstance(x, dict):
-            self.lists.append((place.name, x, dict(x)))
+            self._contains(place, x)
             for key, item in list(x.items())[:256]:
                 self._value(place.step("item", key), item, depth + 1)
         elif isinstance(x, FunctionType | MethodType | functools.partial):
@@ -185,10 +271,16 @@ class State:
         elif hasattr(x, "__rg_function__"):
             self.search(x.__rg_function__())
         elif hasattr(x, "__dict__") and _is_user(type(x)):
+            self._contains(place, x)
             for key, item in list(vars(x).items()):
                 self._value(place.step("attr", key), item, depth + 1)
             for method in _methods(type(x)):
                 self._function(method)
+
+    def _contains(self, place: Place, x: Any) -> None:
+        self.structures.append((place, structure(x)))
+        if not isinstance(x, tuple):
+            self.containers.append(Container(place, x))
 
 
 def _call_of(f: Any) -> Any:
@@ -216,55 +308,85 @@ def _methods(cls: type) -> Iterator[FunctionType]:
                     yield x
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a function did to the state that it can reach, while it was traced."""
+
+    variables: list[tuple[Place, Any]]  # bound to something else
+    containers: list[tuple[Container, Contents, Contents]]  # with: held before, after
+
+    def map(self, f: Callable[[Any], Any]) -> Changes:
+        """Apply `f` to the Tensors among what is there now."""
+
+        def new(x: Any) -> Any:
+            if not any(isinstance(leaf, Tensor) for leaf in flatten_tree(x)[0]):
+                return x
+            return map_tree(lambda t: f(t) if isinstance(t, Tensor) else t, x)
+
+        def items(now: Contents) -> Contents:
+            if isinstance(now, dict):
+                return {key: new(x) for key, x in now.items()}
+            return [new(x) for x in now]
+
+        return Changes(
+            [(place, new(x)) for place, x in self.variables],
+            [(c, before, items(now)) for c, before, now in self.containers],
+        )
+
+    def apply(self) -> None:
+        """Make the changes again, after they were undone."""
+        for place, x in self.variables:
+            place.set(x)
+        for c, _, now in self.containers:
+            replace_contents(contents(c.owner), now)
+
+
 class Swap:
     """Holds traced values in captured places, and restores the places afterwards."""
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.held: list[tuple[Place, Any, Any]] = []  # place, original, traced
+        self.held: list[tuple[Place, Any]] = []
+        self._variables: list[tuple[Place, Any]] = []
+        self._containers: list[tuple[Container, Contents]] = []
 
     def put(self, place: Place, original: Any, traced: Any) -> None:
         place.set(traced)
-        self.held.append((place, original, traced))
+        self.held.append((place, original))
 
-    def restore(self) -> list[tuple[Place, Any]]:
-        """Restore every place; returns the places that were bound to something new."""
-        changed = []
-        for place, original, traced in reversed(self.held):
+    def begin(self, containers: Sequence[Container] = ()) -> None:
+        """Remember what everything holds now; `containers` are others to watch."""
+        self._variables = [(p, p.get()) for p in self.state.variables]
+        watched = (*self.state.containers, *containers)
+        self._containers = [(c, copied(contents(c.owner))) for c in watched]
+
+    def restore(self) -> Changes:
+        """Restore everything; returns what had changed."""
+        variables = []
+        for place, held in self._variables:
             now = place.get()
-            if now is not traced and now is not MISSING:
-                changed.append((place, now))
+            if now is not held:
+                variables.append((place, now))
+        containers = []
+        for c, before in self._containers:
+            now = contents(c.owner)
+            if not _same(now, before):
+                containers.append((c, before, copied(now)))
+        for c in self.state.containers:
+            replace_contents(contents(c.owner), c.before)
+        for place, held in self._variables:
+            if place.get() is not held:
+                place.set(held)
+        for place, original in reversed(self.held):
             place.set(original)
         self.held.clear()
-        return changed
-
-    def check_containers(self) -> None:
-        """Undo changes of captured lists and dicts, and refuse them when traced."""
-        for name, container, before in self.state.lists:
-            same = len(container) == len(before) and all(
-                a is b for a, b in zip(_items(container), _items(before), strict=True)
-            )
-            if same or not any(map(_is_traced, _items(container))):
-                continue
-            container.clear()
-            if isinstance(container, dict):
-                container.update(before)
-            else:
-                container.extend(before)
-            raise UnsupportedError(
-                f"the container {name} from outside was changed",
-                rule="A compiled function may write arrays and rebind variables that "
-                "it captures; containers that it captures cannot keep traced values.",
-                hint="return the values instead",
-            )
+        return Changes(variables, containers)
 
 
-def _items(x: list[Any] | dict[Any, Any]) -> list[Any]:
-    return list(x.values()) if isinstance(x, dict) else x
-
-
-def _is_traced(x: object) -> bool:
-    return isinstance(x, Tensor) and x.is_traced
-
-
-Reader = Callable[[], Any]
+def _same(a: Contents, b: Contents) -> bool:
+    if len(a) != len(b):
+        return False
+    if isinstance(a, dict):
+        assert isinstance(b, dict)
+        return tuple(a) == tuple(b) and all(a[k] is b[k] for k in a)
+    return all(x is y for x, y in zip(a, b, strict=True))

@@ -98,6 +98,17 @@ def _unary(name: str) -> Callable[[Any], Any]:
     return method
 
 
+class MissingAttributeError(UnsupportedError, AttributeError):
+    """An attribute of ndarray that Tensors do not have."""
+
+
+HINTS = {
+    "flat": "use x.reshape(-1), a view of an array in C order",
+    "view": "use x[...] for another view, astype for another dtype",
+    "setflags": "copy the array instead",
+}
+
+
 class Tensor:
     """An array, scalar or number with values of NumPy and gradients of PyTorch.
 
@@ -220,6 +231,21 @@ class Tensor:
             return f"tensor({body}, grad_fn=<{node.name()}>)"
         return f"tensor({body}{', requires_grad=True' if self._leaf else ''})"
 
+    def __format__(self, spec: str) -> str:
+        return format(self._python("format", breaks=False), spec) if spec else str(self)
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return self.round(ndigits or 0)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            raise MissingAttributeError(
+                f"Tensor has no attribute {name!r}, which NumPy's arrays have",
+                location=user_location(),
+                hint=HINTS.get(name, "call it on x.detach().numpy()"),
+            )
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}")
+
     __hash__ = object.__hash__
 
     # Operators --------------------------------------------------------------------
@@ -291,6 +317,7 @@ class Tensor:
     nonzero = _function(np.nonzero)
     prod = _function(np.prod)
     ptp = _function(np.ptp)
+    put = _function(np.put)
     ravel = _function(np.ravel)
     repeat = _function(np.repeat)
     round = _function(np.round)
@@ -603,6 +630,12 @@ class Tensor:
     def imag(self) -> Any:
         """The imaginary part."""
         return _part("functions").FUNCTIONS[np.imag](self)
+
+    def conj(self) -> Any:
+        """Return the complex conjugate; this itself where it is real."""
+        return np.conjugate(self) if self.dtype.kind == "c" else self
+
+    conjugate = conj
 
     @property
     def nbytes(self) -> int:

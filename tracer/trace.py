@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..ir.dims import Dim, Expr, Facts, Symbol
 from ..ir.errors import (
     GradientBreakError,
     GradientError,
+    MutationError,
     ShapeError,
     UnsupportedError,
 )
@@ -37,12 +38,12 @@ from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
 from .assume import Assumptions, TraceInt
 from .location import user_location
-from .modes import STATE
+from .modes import STATE, enable_grad
 from .order import empty
 from .symbols import SymInt
 from .tensor import Tensor
 
-WRITE, DETACH = OPS["write"], OPS["detach"]
+WRITE, DETACH, OVERRIDE = OPS["write"], OPS["detach"], OPS["override"]
 # Whose results follow the order of their operands; the eager op tells how.
 KEEPING = frozenset(
     {
@@ -56,6 +57,27 @@ KEEPING = frozenset(
     }
 )
 LARGE_CONSTANT = 4096  # elements; larger arrays made while tracing become parameters
+
+
+class Static(NamedTuple):
+    """An integer of a parameter that the program takes for granted: a guard."""
+
+    parameter: Value
+    steps: tuple[tuple[Op, Mapping[str, Any], tuple[int, ...]], ...]
+    value: int | bool
+
+    def holds(self, data: Any) -> bool:
+        """Tell whether a parameter has the value."""
+        return bool(self.read(data) == self.value)
+
+    def read(self, data: Any) -> Any:
+        for op, attrs, indices in self.steps:
+            data = op.eager(data, *indices, **attrs)
+        return data
+
+
+class ReadOnlyError(MutationError, ValueError):
+    """A write into memory that may not be written."""
 
 
 class Trace:
@@ -73,6 +95,9 @@ class Trace:
         self._pending: dict[Value, Any] = {}  # captured, not used yet
         self.layouts: dict[Value, Any] = {}  # strides of arguments, in this call
         self.layout_read: set[Value] = set()  # arguments whose layout was asked for
+        self.known: dict[Value, Any] = {}  # numbers that are parameters, in this call
+        self.statics: list[Static] = []
+        self.read_only: set[Value] = set()  # views
         self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
         self._nodes: dict[Value, Node] = {}
@@ -100,7 +125,9 @@ class Trace:
         if isinstance(x, np.ndarray):
             sizes = tuple(self.assumptions.size(n) for n in x.shape)
             return self.parameter(Type(x.dtype, sizes), hint, x)
-        return self.parameter(type_of_array(x), hint)
+        t = self.parameter(type_of_array(x), hint)
+        self.known[t._value] = x
+        return t
 
     def capture(self, x: Any, hint: str = "c", *, shared: bool = True) -> Tensor:
         """Return an outside array, Tensor or number as a parameter.
@@ -134,6 +161,8 @@ class Trace:
         data = x._data if isinstance(x, Tensor) else x
         if isinstance(data, np.ndarray):
             self.layouts[v] = data
+        elif data is not None:
+            self.known[v] = data
 
     # Values ----------------------------------------------------------------------
 
@@ -167,7 +196,9 @@ class Trace:
         if isinstance(x, SymInt):
             d = dims_of(x)
             return self.assumptions.resolve(d)
-        if isinstance(x, bool | int | float | complex):
+        if isinstance(x, bool | int | float | complex) and not isinstance(
+            x, np.generic
+        ):  # np.float64 is a float too
             return x
         if isinstance(x, np.bool_):
             return bool(x)
@@ -327,7 +358,10 @@ class Trace:
             xs, base = self.viewed(op, xs, attrs)
         with dims.deciding(self.assumptions):
             xs = tuple(self._resolved(x) for x in xs)
-            out = self.builder.apply(op, xs, attrs, base=base)
+            try:
+                out = self.builder.apply(op, xs, attrs, base=base)
+            except ShapeError as error:
+                raise self._named(error, op, xs) from None
         node = self.builder.nodes[-1]
         results = out if isinstance(out, tuple) else (out,)
         for v in results:
@@ -337,6 +371,17 @@ class Trace:
         if not STATE.grad and op.views is None and out.type.is_inexact and op != DETACH:
             return self.apply(DETACH, (self.tensor(out),), {})
         return self.tensor(out)
+
+    def _named(self, error: ShapeError, op: Op, xs: Sequence[Operand]) -> ShapeError:
+        """Return an error that says which op got which types."""
+        if error.what.startswith(f"{op.name}:"):
+            return error
+        types = ", ".join(str(self.operand_type(x)) for x in xs)
+        return ShapeError(
+            f"{op.name}: cannot take {types}",
+            location=self.builder.loc,
+            rule=error.what,
+        )
 
     def _resolved(self, x: Operand) -> Operand:
         """Bring the type of an operand up to date with what was assumed since."""
@@ -369,9 +414,11 @@ class Trace:
             raise UnsupportedError(
                 "a number cannot be written", location=user_location()
             )
-        if not STATE.grad and isinstance(new, Tensor):
-            new = self.apply(DETACH, (new,), {})
+        if not STATE.grad and where.type.is_inexact:
+            with enable_grad():  # what was there keeps its derivative, as on the tape
+                new = self.apply(OVERRIDE, (target, new), {})
         x = self.operand(new)
+        self._check_writeable(where)
         self._check_fits(where, x)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
@@ -385,12 +432,30 @@ class Trace:
         """Return the same values without a derivative."""
         return self.apply(DETACH, (t,), {})  # type: ignore[no-any-return]
 
+    def _check_writeable(self, target: Value) -> None:
+        """Raise where NumPy's view is read-only: one that repeats its elements."""
+        view: Value | None = target
+        while view is not None and view.base is not None:
+            if view in self.read_only:
+                raise ReadOnlyError(
+                    f"write: {self.operand_type(target)} is read-only",
+                    location=user_location(),
+                    rule="assignment destination is read-only: it shows the same "
+                    "elements several times",
+                    hint="copy the array first",
+                )
+            view = view.base
+
     def _check_fits(self, target: Value, new: Operand) -> None:
         """Raise where a value does not broadcast into what it is written to."""
         want, have = self.operand_type(target), self.operand_type(new)
         with dims.deciding(self.assumptions):
-            shape = broadcast_shapes(want.shape, have.shape)
-            if not same_shape(shape, want.shape):
+            try:
+                shape = broadcast_shapes(want.shape, have.shape)
+                fits = same_shape(shape, want.shape)
+            except ShapeError:
+                fits = False
+            if not fits:
                 raise ShapeError(
                     f"write: {have} does not fit its target {want}",
                     location=user_location(),
@@ -402,6 +467,11 @@ class Trace:
         location = user_location()
         if kind in ("len", "iter"):
             return self._rows(t, kind)
+        if kind in ("bool", "index", "int"):
+            static = self._static(self.operand(t))
+            if static is not None:
+                self.root().statics.append(static)
+                return static.value
         if kind == "bool":
             raise UnsupportedError(
                 f"a branch on a traced value, {self.type_of(t)}",
@@ -416,6 +486,32 @@ class Trace:
             rule="A compiled function computes with values that are not there yet.",
             hint="keep the value in NumPy operations, or compute it before the call",
         )
+
+    def _static(self, v: Operand) -> Static | None:
+        """Read an integer that a parameter holds, if that is what `v` is."""
+        if self.parent is not None or not isinstance(v, Value):
+            return None
+        if v.type.shape or v.type.dtype.kind not in "biu":
+            return None
+        steps: list[tuple[Op, Mapping[str, Any], tuple[int, ...]]] = []
+        while v in self._nodes:
+            node = self._nodes[v]
+            x, *indices = node.operands or (None,)
+            numbers = (*indices, *node.attrs.values())
+            if node.op.kind not in (Kind.VIEW, Kind.COPY) or not isinstance(x, Value):
+                return None
+            if not all(isinstance(i, int) for i in indices):
+                return None
+            if any(isinstance(i, Expr) for i in numbers):
+                return None
+            steps.append((node.op, node.attrs, tuple(indices)))  # type: ignore[arg-type]
+            v = x
+        data = self.known.get(v, self.layouts.get(v))
+        if data is None or v not in self.params or v in self.written:
+            return None
+        found = Static(v, tuple(reversed(steps)), 0)
+        value = np.asarray(found.read(data)).item()
+        return found._replace(value=value)
 
     def _rows(self, t: Tensor, kind: str) -> Any:
         """Return the length or the rows of an array; its first size becomes static."""

@@ -89,13 +89,22 @@ def _linearize_traced(
         else:
             traced.append(x)
     args, kwargs = unflatten_tree(tree, traced)
-    outs, out_tree = run_traced(inner, fn, args, kwargs)
+    state = State()
+    state.search(fn)
+    swap = Swap(state)
+    swap.begin()
+    try:
+        outs, out_tree = flatten_tree(run_traced(inner, fn, args, kwargs))
+    finally:
+        changes = swap.restore()
     positions: dict[int, int] = {}
     results: list[Operand] = []
     for k, x in enumerate(outs):
         if isinstance(x, Tensor):
             positions[k] = len(results)
             results.append(inner.operand(x))
+    kept = _Kept(inner, results)
+    changes = changes.map(kept.add)
     traced_func = inner.finish(results)
     pure = run_pass(traced_func, "functionalize")
     inexact = {k: type_of(pure.results[i]).is_inexact for k, i in positions.items()}
@@ -110,6 +119,7 @@ def _linearize_traced(
         if j >= len(numbers):  # captured: written once, after value and gradients
             target = outer.operand(targets[j - len(numbers)])
             outer.write(outer.tensor(target), outer.tensor(values[i]))
+    changes.map(lambda x: kept.value(x, outer, values)).apply()
     shown = [
         outer.fresh(values[positions[k]]) if k in positions else x
         for k, x in enumerate(outs)
@@ -133,6 +143,29 @@ def _linearize_traced(
         return [outer.fresh(x) for x in out[len(pure.results) :]]
 
     return Linear(shown, out_tree, pull)
+
+
+class _Kept:
+    """Values of an inner trace that the function left in variables and containers."""
+
+    def __init__(self, inner: Trace, results: list[Operand]) -> None:
+        self.inner = inner
+        self.results = results
+        self.positions: dict[int, int] = {}
+        self._alive: list[Tensor] = []
+
+    def add(self, x: Any) -> Any:
+        """Make a value a result of the inner trace."""
+        if isinstance(x, Tensor) and x._trace is self.inner:
+            self.positions[id(x)] = len(self.results)
+            self.results.append(self.inner.operand(x))
+            self._alive.append(x)
+        return x
+
+    def value(self, x: Any, outer: Trace, values: Sequence[Operand]) -> Any:
+        """Return the value in the outer trace."""
+        at = self.positions.get(id(x))
+        return x if at is None else outer.fresh(values[at])
 
 
 def inline(trace: Trace, f: Func, operands: Sequence[Operand]) -> list[Operand]:
@@ -220,9 +253,10 @@ def _linearize_eager(
                 if place.get() is x:
                     known = held.setdefault(id(x), (x, _copy_of(x)))
                     swap.put(place, x, known[1])
+            swap.begin()
             out = convert(fn)(*args, **kwargs)
         finally:
-            changed = swap.restore()
+            changes = swap.restore()
     outs, out_tree = flatten_tree(out)
 
     def pull(cotangents: Sequence[Any]) -> list[Any]:
@@ -249,8 +283,9 @@ def _linearize_eager(
         for array, t in held.values():
             if t._version:
                 np.copyto(array, t._data)
-        for place, x in changed:
-            place.set(_shown(x, inside))
+        arrays = {id(t): array for array, t in held.values()}
+
+        changes.map(lambda t: arrays.get(id(t), _shown(t, inside))).apply()
 
     shown = [_shown(x, inside) if isinstance(x, Tensor) else x for x in outs]
     return Linear(shown, out_tree, pull, write_back)
@@ -263,7 +298,8 @@ def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
 def _input(x: Any) -> Tensor:
     """Return what is differentiated in: a leaf, or a value of an outer graph."""
     if isinstance(x, Tensor) and x.requires_grad:
-        return dispatch.apply(POSITIVE, (x,), {})  # type: ignore[no-any-return]
+        same = COPY if isinstance(x._data, np.ndarray) else POSITIVE
+        return dispatch.apply(same, (x,))  # type: ignore[no-any-return]
     return of(x._data if isinstance(x, Tensor) else x).requires_grad_()
 
 

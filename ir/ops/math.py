@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..build import PYTHON_NUMBERS, Builder
+from ..errors import ShapeError
 from ..op import ZERO, Kind, Partial, Sample, Vjp, Zero, define
-from ..types import BOOL, DType, Type, promote
+from ..types import BOOL, DType, Type, broadcast_shapes, promote, same_shape
 from .elementwise import (
     REALS,
     elementwise,
@@ -470,6 +471,45 @@ define(
     lower="where({0}, {1}, {2})",
     samples=_where_samples,
     computes=_where_computes,
+)
+
+
+def _override_type(x: Type, new: Type) -> Type:
+    shape = broadcast_shapes(x.shape, new.shape)
+    if not same_shape(shape, x.shape):
+        raise ShapeError(f"override: {new} does not fit {x}")
+    return Type(x.dtype, x.shape, scalar=x.scalar)
+
+
+def _override(x: Any, new: Any) -> Any:
+    if not isinstance(x, np.ndarray):
+        return np.asarray(x).dtype.type(new)
+    out = np.empty_like(x)
+    out[...] = new
+    return out
+
+
+def _override_samples(rng: np.random.Generator) -> Any:
+    for s in elementwise_samples(rng, [REALS, REALS], "f", False):
+        x, new = s.args
+        if np.broadcast_shapes(np.shape(x), np.shape(new)) == np.shape(x):
+            if isinstance(x, np.ndarray | np.generic):
+                yield Sample((x, new), differentiable=False)
+
+
+define(
+    name="override",  # the values of `new` with the derivative of x: an untracked write
+    kind=Kind.ELEMENTWISE,
+    operands=("x", "new"),
+    infer=_override_type,
+    eager=_override,
+    derivatives=(
+        Vjp(lambda b, ct, out, x, new: ct),
+        Zero("what is written without tracking has no derivative"),
+    ),
+    lower="where(True, {1}, {0})",
+    samples=_override_samples,
+    computes=lambda x, new: (x.dtype, x.dtype),
 )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import DTypeError
+from ..location import user_location
 from ..symbols import SymInt, is_int
 from ..tensor import Tensor
 from ..values import is_tensor, is_traced
@@ -57,7 +58,10 @@ def _one(x: Any, what: str) -> Any:
     if not x.shape:
         return x
     raise DTypeError(
-        f"{what}: only 0-dimensional arrays can be converted to Python scalars"
+        f"{what}: only 0-dimensional arrays can be converted to Python scalars, not "
+        f"{x.type}",
+        location=user_location(),
+        hint="take one element, or use astype",
     )
 
 
@@ -210,21 +214,34 @@ def all_of(iterable: Any, /) -> Any:
     return builtins.all(iterable)
 
 
+def _stand_in(t: Any) -> Any:
+    """Return an object of the type that a Tensor stands for."""
+    if not t.scalar:
+        return np.empty(0, t.dtype)
+    one = t.dtype.type(0)
+    return one.item() if t.weak else one
+
+
 @_replaces(isinstance)
 def isinstance_(x: Any, classes: Any, /) -> bool:
     """Tell what a Tensor stands for: an ndarray, a NumPy scalar or a Python number."""
     if is_tensor(x):
-        t = x.type
-        stands_for: Any = np.empty(0, t.dtype)
-        if t.scalar:
-            stands_for = t.dtype.type(0)
-            stands_for = stands_for.item() if t.weak else stands_for
         return builtins.isinstance(x, classes) or builtins.isinstance(
-            stands_for, classes
+            _stand_in(x.type), classes
         )
     if builtins.isinstance(x, SymInt):
         return builtins.isinstance(x, classes) or builtins.isinstance(0, classes)
     return builtins.isinstance(x, classes)
+
+
+@_replaces(type)
+def type_(x: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Return the type that a Tensor stands for, as `isinstance` does."""
+    if args or kwargs:
+        return builtins.type(x, *args, **kwargs)
+    if is_tensor(x):
+        return builtins.type(_stand_in(x.type))
+    return int if builtins.isinstance(x, SymInt) else builtins.type(x)
 
 
 def _scalar_type(kind: type[np.generic]) -> None:

@@ -156,6 +156,8 @@ def _size(d: Any) -> Any:
         return d
     try:
         return d.__index__()
+    except RetrogradeError:
+        raise
     except (AttributeError, TypeError):
         raise DTypeError(
             f"'{type(d).__name__}' object cannot be interpreted as an integer"

@@ -265,7 +265,10 @@ def broadcast_shape(*shapes: Sequence[Any]) -> tuple[Any, ...]:
 @implements(np.broadcast_to)
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
     x = asarray(array)
-    return apply("broadcast_to", x, shape=as_shape(shape))
+    r = apply("broadcast_to", x, shape=as_shape(shape))
+    if r._trace is not None:
+        r._trace.read_only.add(r._value)
+    return r
 
 
 @implements(np.broadcast_arrays)

@@ -1,0 +1,93 @@
+"""Errors name what went wrong, where, and a way out; nothing has happened by then."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import retrograde as rg
+
+
+def _flat(x: Any) -> Any:
+    return x.flat[0]
+
+
+def _view(x: Any) -> Any:
+    return x.view(np.int64)
+
+
+def _out(x: Any) -> Any:
+    return np.add(x, 1.0, out=np.zeros(2))
+
+
+def _sum(x: Any) -> Any:
+    return x + np.ones(2)
+
+
+def _int(x: Any) -> Any:
+    return int(x)
+
+
+def _computed_bound(x: Any) -> Any:
+    return x[: np.argmax(x)]
+
+
+CASES: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
+    (_flat, AttributeError, "Tensor has no attribute 'flat'"),
+    (_view, AttributeError, "Tensor has no attribute 'view'"),
+    (_out, ValueError, r"write: f64\[n\] does not fit its target f64\[2\]"),
+    (_sum, ValueError, r"add: cannot take f64\[n\], f64\[2\]"),
+    (_int, TypeError, r"int: only 0-dimensional .* not f64\[n\]"),
+    (_computed_bound, NotImplementedError, "slice indices are computed: i64"),
+]
+
+
+@pytest.mark.parametrize(("f", "kind", "message"), CASES, ids=lambda x: str(x)[:20])
+def test_compiled_errors_name_the_op_and_the_line(
+    f: Callable[[Any], Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        rg.compile(f)(np.arange(3.0))
+    assert isinstance(caught.value, rg.RetrogradeError)
+    assert f"in {f.__name__}" in str(caught.value)
+
+
+def test_a_repeated_view_is_read_only() -> None:
+    def f(x: Any) -> Any:
+        y = np.broadcast_to(x, (2, 3))
+        y[0] = 1.0
+        return x
+
+    for run in (f, rg.compile(f), lambda x: rg.vjp(f, x)):
+        x = np.arange(3.0)
+        with pytest.raises(ValueError, match="read-only"):
+            run(x)
+        np.testing.assert_array_equal(x, np.arange(3.0))
+
+
+def test_tensors_format_and_round_as_numbers() -> None:
+    x = rg.tensor(np.array([1.25, 2.5]), requires_grad=True)
+    assert f"{x.sum():.1f}" == f"{3.75:.1f}"
+    assert float(round(x[0], 1).detach()) == round(np.float64(1.25), 1)
+    with pytest.raises(rg.RetrogradeError, match="format"):
+        rg.compile(lambda a: f"{a.sum():.3f}")(np.ones(2))
+
+
+def test_type_of_an_array_is_ndarray() -> None:
+    def f(x: Any) -> Any:
+        return x * 2 if type(x) is np.ndarray else x
+
+    x = np.ones(2)
+    np.testing.assert_array_equal(rg.compile(f)(x), [2.0, 2.0])
+    np.testing.assert_array_equal(rg.vjp(f, x)[0], [2.0, 2.0])
+
+
+def test_a_0d_array_stays_an_array_under_second_derivatives() -> None:
+    def f(a: Any) -> Any:
+        a *= 2.0
+        a[...] += a
+        return a[()] ** 3
+
+    second = rg.grad(rg.grad(f))(np.array(1.0))
+    assert second == pytest.approx(6 * 64.0)
