@@ -221,4 +221,12 @@ def replay(
             x = dispatch.apply(step.op, (x, *indices), attrs)
         else:
             x = step.op.eager(x, *map(np.asarray, indices), **attrs)
+            if step.op.overlapping and _repeats(x):
+                x.flags.writeable = False  # as NumPy's broadcast_to and windows
     return x
+
+
+def _repeats(x: np.ndarray[Any, Any]) -> bool:
+    """Tell whether a view shows more elements than its memory has."""
+    reach = sum((d - 1) * abs(s) for d, s in zip(x.shape, x.strides, strict=True))
+    return bool(x.size > 1 + reach // x.itemsize)

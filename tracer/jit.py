@@ -56,7 +56,7 @@ from .state import (
 )
 from .symbols import SymInt
 from .tensor import Tensor, of
-from .trace import Static, Trace
+from .trace import Static, Trace, check_plain
 from .values import transforming
 
 LOCK = threading.RLock()
@@ -530,13 +530,7 @@ def is_input_leaf(x: Any) -> bool:
         return False
     if isinstance(x, int):
         return _fits(x)
-    if isinstance(x, np.ndarray) and type(x) not in (np.ndarray, np.memmap):
-        raise UnsupportedError(
-            f"a {type(x).__name__} as an argument",
-            location=user_location(),
-            rule="Subclasses of ndarray give operators another meaning.",
-            hint="pass np.asarray(x)",
-        )
+    check_plain(x, "as an argument")
     if isinstance(x, np.ndarray) and (
         x.dtype.kind not in "biufc" or x.dtype.char in "gG"
     ):

@@ -159,6 +159,7 @@ class Trace:
         self.params.append(v)
         self.origins[v] = x
         data = x._data if isinstance(x, Tensor) else x
+        check_plain(data, "captured")
         if isinstance(data, np.ndarray):
             self.layouts[v] = data
         elif data is not None:
@@ -620,6 +621,17 @@ class Trace:
         }
         known = self.assumptions.facts.known
         return Facts(tuple(e for e in known if not dims.symbols_of(e) & unused))
+
+
+def check_plain(x: Any, role: str) -> None:
+    """Refuse subclasses of ndarray, whose operators mean something else."""
+    if isinstance(x, np.ndarray) and type(x) not in (np.ndarray, np.memmap):
+        raise UnsupportedError(
+            f"a {type(x).__name__} {role}",
+            location=user_location(),
+            rule="Subclasses of ndarray give operators another meaning.",
+            hint="use np.asarray(x)",
+        )
 
 
 def with_symbols(f: Func) -> Func:

@@ -33,7 +33,7 @@ from .modes import allow_mutation_on_saved_tensors, enable_grad
 from .program import run_pass
 from .state import State, Swap
 from .tensor import Tensor, of
-from .trace import Trace
+from .trace import Trace, check_plain
 from .values import transforming
 
 
@@ -60,6 +60,8 @@ def linearize(
     """Run `fn` on private copies; `wrt` numbers leaves of `(args, kwargs)`."""
     trace = dispatch.active_trace()
     leaves, tree = flatten_tree((tuple(args), dict(kwargs)))
+    for x in leaves:
+        check_plain(x, "as an argument")
     if trace is not None:
         assert isinstance(trace, Trace)
         return _linearize_traced(trace, fn, leaves, tree, wrt)
