@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from retrograde.ir import dims
 from retrograde.ir.func import Func
 from retrograde.ir.interp import run
 
@@ -15,6 +16,13 @@ STEP = 1e-6
 def floats(f: Func) -> list[int]:
     """Return the positions of the float parameters."""
     return [j for j, p in enumerate(f.params) if p.type.is_inexact]
+
+
+def is_callable(f: Func) -> bool:
+    """Tell whether the arguments say every size; a cotangent of 2*c may not say c."""
+    sizes = [d for p in f.params for d in p.type.shape]
+    alone = {dims.as_symbol(d) for d in sizes}
+    return all(dims.symbols_of(d) <= alone for d in sizes)
 
 
 def inner(xs: Sequence[Any], ys: Sequence[Any]) -> float:

@@ -1,8 +1,9 @@
 """The cache folder: private, whole entries, damaged ones absent."""
 
-import multiprocessing
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,23 +112,23 @@ def test_info_counts_and_clear_removes_only_entries(place: Path):
     assert (place / "notes.txt").read_text() == "mine"
 
 
-def _store_often(mark: bytes) -> None:
-    for _ in range(100):
-        assert cache.store(KEY, ".bin", mark * 20_000)
+WRITER = """
+import sys
+from retrograde.runtime import cache
+for _ in range(100):
+    assert cache.store(sys.argv[1], ".bin", sys.argv[2].encode() * 20_000)
+"""
 
 
 def test_concurrent_writers_leave_one_whole_entry(place: Path):
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_store_often, args=(m,)) for m in (b"a", b"b")]
-    for worker in workers:
-        worker.start()
+    command = [sys.executable, "-c", WRITER, KEY]
+    workers = [subprocess.Popen([*command, mark]) for mark in "ab"]
     seen = set()
-    while any(worker.is_alive() for worker in workers):
+    while any(worker.poll() is None for worker in workers):
         data = cache.fetch(KEY, ".bin")
         seen.add(None if data is None else (len(data), data[:1], len(set(data))))
     for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
+        assert worker.wait() == 0
     whole = {(20_000, b"a", 1), (20_000, b"b", 1)}
     assert seen - {None} <= whole
     assert cache.fetch(KEY, ".bin") is not None
