@@ -81,3 +81,16 @@ def test_captured_subclasses_are_refused() -> None:
         rg.compile(lambda x: x * m)(np.ones(2))
     with pytest.raises(rg.RetrogradeError, match="a MaskedArray as an argument"):
         rg.grad(lambda x: (x * 2).sum())(m)
+
+
+def test_views_of_what_a_mask_selects_are_returned() -> None:
+    def f(x: Any) -> Any:
+        t = x[x > 0]
+        return t, t.reshape(-1), t[None], t.ravel(), t.reshape(t.shape)
+
+    g = rg.compile(f)
+    for x in (np.array([1.0, -1.0, 2.0]), np.array([-1.0, 3.0]), -np.ones(2)):
+        want, got = f(x), g(x)
+        for a, b in zip(want, got, strict=True):
+            np.testing.assert_array_equal(b, a)
+            assert np.shares_memory(b, got[0]) == np.shares_memory(a, want[0])
