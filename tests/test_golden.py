@@ -8,7 +8,7 @@ A file under tests/golden/<pass>/ reads
     func @f(...) ... { ... }
 
 With `capture` as the first word of RUN there is no input: the file is named after a
-program of tests/programs/inplace_programs.py, which is captured.
+program of tests/programs/inplace_programs.py or of the demo, which is captured.
 
 Where a line of the input ends in `# error: text`, parser or verifier must refuse the
 input with that text and must blame that line; nothing is expected after it.
@@ -24,6 +24,7 @@ import pytest
 from inplace_programs import CASES
 
 import retrograde as rg
+from retrograde import demo
 
 FOLDER = Path(__file__).parent / "golden"
 FILES = sorted(FOLDER.rglob("*.ir"))
@@ -46,6 +47,10 @@ def passes() -> dict[str, Any]:
 
 
 def captured(name: str) -> str:
+    for example in demo.EXAMPLES:
+        if example.name == name:
+            args = example.arguments(True)
+            return str(rg.compile(example.function).ir(*args, stage="capture"))
     (case,) = (case for case in CASES if case.name == name)
     compiled = rg.compile(case.function)
     return str(compiled.ir(*case.args(), **case.kwargs, stage="capture"))
