@@ -84,7 +84,9 @@ def _linearize_traced(
             operand = outer.operand(outer.fresh(outer.operand(x)))
             numbers[j] = len(given)
             given.append(operand)
-            traced.append(inner.parameter(outer.operand_type(operand), f"x{j}"))
+            t = inner.parameter(outer.operand_type(operand), f"x{j}")
+            inner.stands_for[t._value] = operand
+            traced.append(t)
         else:
             traced.append(x)
     args, kwargs = unflatten_tree(tree, traced)
