@@ -103,7 +103,6 @@ class MissingAttributeError(UnsupportedError, AttributeError):
 
 
 HINTS = {
-    "flat": "use x.reshape(-1), a view of an array in C order",
     "view": "use x[...] for another view, astype for another dtype",
     "setflags": "copy the array instead",
 }
@@ -608,6 +607,15 @@ class Tensor:
         if len(axes) == 1 and not isinstance(axes[0], int):
             (axes,) = axes
         return _part("functions").FUNCTIONS[np.transpose](self, axes or None)
+
+    @property
+    def flat(self) -> Any:
+        """The elements in C order, to be read, written and iterated over."""
+        return _part("flat").Flat(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self.flat[...] = value
 
     @property
     def T(self) -> Any:
