@@ -222,7 +222,8 @@ def compile(fn: Callable[..., Any] | None = None) -> Any:
 
     The function is captured when it is first called with arguments of a new kind, and
     compiled. It may write into its arguments and through views; a call has the effects
-    that NumPy's would have.
+    on arrays, containers and variables that NumPy's would have. Other effects, such as
+    printing or writing files, happen when the function is captured, not at every call.
 
     >>> @compile
     ... def double_first_row(x):

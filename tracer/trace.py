@@ -480,7 +480,8 @@ class Trace:
                 location=location,
                 rule="Which way Python goes would be decided once, when the function "
                 "is compiled.",
-                hint="use np.where, or call the function without compiling it",
+                hint="use np.where, np.max or a fixed number of rounds; or leave the "
+                "function uncompiled",
             )
         raise GradientBreakError(
             f"a traced value, {self.type_of(t)}, is needed as a Python {kind}",
