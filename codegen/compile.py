@@ -28,7 +28,7 @@ import llvmlite
 import numba
 import numpy as np
 
-from ..runtime import blas, cache, memory, scalar, vecmath
+from ..runtime import blas, cache, memory, vecmath
 
 NATIVE, SOURCE = ".native", ".py"
 # What generated code sees as a change of Numba's behaviour, beside its version.
@@ -99,11 +99,10 @@ def _count(**more: int) -> None:
 def _surroundings() -> str:
     """Describe everything but the source that native code depends on."""
     codegen = _registry.cpu_target.target_context.codegen()
-    ours = [
-        hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
-        for module in (memory, vecmath, scalar, blas, sys.modules[__name__])
-        if module.__file__
-    ]
+    # Whatever generated code may call is part of it, imported here or not.
+    runtime = sorted(Path(memory.__file__).parent.glob("*.py"))
+    files = [*runtime, Path(__file__)]
+    ours = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     settings = [getattr(numba.core.config, name, None) for name in SETTINGS]
     versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version)
     return repr((versions, codegen.magic_tuple(), vecmath.symbols(), settings, ours))
