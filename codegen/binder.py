@@ -17,6 +17,7 @@ from ..ir import dims
 from ..ir.dims import Symbol
 from ..ir.errors import MutationError
 from ..ir.types import DType
+from ..runtime.pool import Results
 from .compile import compile_entry
 from .emit import Emitter, arena_slots, dim_text, late_symbols, name_of
 from .nests import Buffer, Program, Reg, Result, listing
@@ -99,7 +100,6 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
     compiled = compile_entry(source, "entry", types, uses_blas=emitter.uses_blas)
     space: dict[str, Any] = {
         "entry": compiled.call,
-        "empty": np.empty,
         "array": np.array,
         "normal": normal,
         "fail": _failing(p),
@@ -161,7 +161,8 @@ def _caller(p: Program, space: dict[str, Any]) -> list[str]:
         if b.place == "result":
             r = next(r for r in p.results if r.what is b)
             shape = ", ".join(map(dim_text, r.shape))
-            add(f"    {b.name} = empty(({shape},), {_dtype(b.dtype, space)})")
+            space[f"empty_{b.name}"] = Results().empty
+            add(f"    {b.name} = empty_{b.name}(({shape},), {_dtype(b.dtype, space)})")
             call.append(b.name)
     for b, data in p.constants:
         space[f"data_{b.name}"] = data

@@ -248,12 +248,18 @@ def filled(b: ScopedBuilder, new: Operand, like: Value) -> Any:
 
 
 def _elsewhere(b: ScopedBuilder, m: Match) -> Any:
-    """Read around a write at another index of the same axis."""
-    same_axis = m.node.attrs["axis"] == m.inner.attrs["axis"]
-    if not (same_axis and is_dim(m["i"]) and is_dim(m["j"])):
-        return None
-    apart = b.facts.differ(m["i"], m["j"])
-    return b.select(m["x"], m["j"], axis=m.node.attrs["axis"]) if apart else None
+    """Read around all writes at other indices of the same axis, however many."""
+    axis, at, x = m.node.attrs["axis"], m["j"], m.node.operands[0]
+    write: Node | None = m.inner
+    while write is not None and write.op is m.inner.op:
+        i = write.operands[2]
+        if not (isinstance(i, int | Expr) and isinstance(at, int | Expr)):
+            break
+        if write.attrs["axis"] != axis or not b.facts.differ(i, at):
+            break
+        x = write.operands[0]
+        write = b.definition(x) if isinstance(x, Value) else None
+    return b.select(x, at, axis=axis) if x is not m.node.operands[0] else None
 
 
 SHAPES = _rows(

@@ -17,6 +17,8 @@ from .tracer.modes import (
 from .tracer.tensor import Tensor, from_numpy, tensor
 from .tracer.transforms import grad, value_and_grad, vjp
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Comparison",
     "Compiled",

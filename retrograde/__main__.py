@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 
@@ -22,6 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"retrograde: {error}", file=sys.stderr)
         return BAD_USAGE
+    except BrokenPipeError:  # the reader has seen enough: `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,7 +98,6 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     from .explain import explain
-    from .ir.errors import RetrogradeError
 
     target = find(options.target, options.args)
     _check_arguments(target)
@@ -106,7 +109,7 @@ def _explain(options: argparse.Namespace) -> int:
             every=options.every,
             direct=options.direct,
         )
-    except RetrogradeError as error:
+    except Exception as error:  # of the program, or of its compilation
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     print(text)

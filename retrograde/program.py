@@ -64,6 +64,12 @@ def make_program(
         argnums = floats
     elif isinstance(argnums, int):
         argnums = (argnums,)
+    for i in argnums:
+        if not -len(args) <= i < len(args):
+            raise IndexError(
+                f"argnums: there is no argument {i}; the call has {len(args)} "
+                "positional arguments"
+            )
     argnums = tuple(range(len(args))[i] for i in argnums)
     for i in argnums:
         if i not in floats:

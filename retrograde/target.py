@@ -107,6 +107,9 @@ def _from_archive(path: Path) -> dict[str, Any]:
     try:
         with np.load(path) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is not an .npz archive: {error}") from error
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"{path} is not an .npz archive; np.savez({path.stem + '.npz'!r}, x=x) "
+            "writes one with an array for the parameter x"
+        ) from error
     return {n: a.item() if a.ndim == 0 else a for n, a in arrays.items()}

@@ -23,6 +23,7 @@ from .state import Way
 from .symbols import SymInt
 from .tensor import Tensor
 from .trace import Trace, dims_of
+from .values import lift
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,32 @@ class TraceOperators(EagerOperators):
                 "change again.",
                 hint="call it outside and pass the value as an argument",
             )
-        return super().call(f, args, kwargs)
+        out = super().call(f, args, kwargs)
+        return _lifted(out) if _is_pure(f) and _is_static((args, kwargs)) else out
+
+
+def _is_pure(f: Any) -> bool:
+    """Tell whether what NumPy's `f` makes of static values is a constant."""
+    from .functions import FUNCTIONS
+
+    try:
+        return isinstance(f, np.ufunc) or f in FUNCTIONS
+    except TypeError:  # not hashable
+        return False
+
+
+def _is_static(x: Any) -> bool:
+    """Tell whether arguments hold no arrays: those may be others at the next call."""
+    return not any(isinstance(leaf, np.ndarray | Tensor) for leaf in flatten_tree(x)[0])
+
+
+def _lifted(x: Any) -> Any:
+    """Make fresh arrays that NumPy returned part of the trace."""
+    if isinstance(x, np.ndarray):
+        return lift(x.copy())
+    if type(x) in (tuple, list):
+        return type(x)(map(_lifted, x))
+    return x
 
 
 CHANGING = frozenset(
@@ -221,4 +247,12 @@ def replay(
             x = dispatch.apply(step.op, (x, *indices), attrs)
         else:
             x = step.op.eager(x, *map(np.asarray, indices), **attrs)
+            if step.op.overlapping and _repeats(x):
+                x.flags.writeable = False  # as NumPy's broadcast_to and windows
     return x
+
+
+def _repeats(x: np.ndarray[Any, Any]) -> bool:
+    """Tell whether a view shows more elements than its memory has."""
+    reach = sum((d - 1) * abs(s) for d, s in zip(x.shape, x.strides, strict=True))
+    return bool(x.size > 1 + reach // x.itemsize)

@@ -256,8 +256,7 @@ class _Reader:
                     f"{self.source + n}; size of axis is {have} but size of "
                     f"corresponding boolean axis is {d}"
                 )
-        others = [p for p in self.parts if self._is_fancy(p) or is_int(p)]
-        if len(others) == 1:
+        if self._is_lone_mask():
             self.plan.mask, self.plan.mask_axis = k, self.axis
             self.source += len(k.shape)
             self.axis += len(k.shape)
@@ -272,6 +271,18 @@ class _Reader:
         for index in map(constant, values.nonzero()):
             self.plan.places.append((self.shape[self.source], self.source))
             self.index_array(index)
+
+    def _is_lone_mask(self) -> bool:
+        """Tell whether only integers index beside a mask, and its axis stays put."""
+        advanced = [
+            n
+            for n, p in enumerate(self.parts)
+            if p is not None and not isinstance(p, slice)
+        ]
+        if sum(map(self._is_fancy, self.parts)) > 1:
+            return False
+        together = len(advanced) == advanced[-1] - advanced[0] + 1
+        return together or self.axis == 0
 
     def index_array(self, k: Any) -> None:
         self.plan.axes.append(self.axis)

@@ -103,7 +103,6 @@ class MissingAttributeError(UnsupportedError, AttributeError):
 
 
 HINTS = {
-    "flat": "use x.reshape(-1), a view of an array in C order",
     "view": "use x[...] for another view, astype for another dtype",
     "setflags": "copy the array instead",
 }
@@ -292,10 +291,11 @@ class Tensor:
     ) -> Any:
         ours = _part("functions").FUNCTIONS.get(function)
         if ours is None:
+            module = getattr(function, "__module__", None) or "numpy"
             raise UnsupportedError(
-                f"numpy.{function.__name__}: not supported on tensors",
+                f"{module}.{function.__name__}: not supported on tensors",
                 location=user_location(),
-                hint="call it on x.detach().numpy() if its gradient is not needed",
+                hint=way_out(args),
             )
         return ours(*args, **kwargs)
 
@@ -610,6 +610,15 @@ class Tensor:
         return _part("functions").FUNCTIONS[np.transpose](self, axes or None)
 
     @property
+    def flat(self) -> Any:
+        """The elements in C order, to be read, written and iterated over."""
+        return _part("flat").Flat(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        self.flat[...] = value
+
+    @property
     def T(self) -> Any:
         """A view with the axes reversed."""
         return self.transpose()
@@ -743,6 +752,13 @@ for _method, _op in _IN_PLACE.items():
 
 
 OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic, SymInt)
+
+
+def way_out(args: Any) -> str:
+    """Return what a user can do about a function that tensors do not have."""
+    if dispatch.trace_of(args) is not None:
+        return "call it outside the compiled function and pass the result in"
+    return "call it on x.detach().numpy() if its gradient is not needed"
 
 
 def of(data: Any) -> Tensor:

@@ -97,6 +97,7 @@ class Trace:
         self.layout_read: set[Value] = set()  # arguments whose layout was asked for
         self.known: dict[Value, Any] = {}  # numbers that are parameters, in this call
         self.statics: list[Static] = []
+        self.stands_for: dict[Value, Operand] = {}  # parameters: values of the parent
         self.read_only: set[Value] = set()  # views
         self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
@@ -159,6 +160,7 @@ class Trace:
         self.params.append(v)
         self.origins[v] = x
         data = x._data if isinstance(x, Tensor) else x
+        check_plain(data, "captured")
         if isinstance(data, np.ndarray):
             self.layouts[v] = data
         elif data is not None:
@@ -478,7 +480,8 @@ class Trace:
                 location=location,
                 rule="Which way Python goes would be decided once, when the function "
                 "is compiled.",
-                hint="use np.where, or call the function without compiling it",
+                hint="use np.where, np.max or a fixed number of rounds; or leave the "
+                "function uncompiled",
             )
         raise GradientBreakError(
             f"a traced value, {self.type_of(t)}, is needed as a Python {kind}",
@@ -489,25 +492,34 @@ class Trace:
 
     def _static(self, v: Operand) -> Static | None:
         """Read an integer that a parameter holds, if that is what `v` is."""
-        if self.parent is not None or not isinstance(v, Value):
+        if not isinstance(v, Value):
             return None
         if v.type.shape or v.type.dtype.kind not in "biu":
             return None
         steps: list[tuple[Op, Mapping[str, Any], tuple[int, ...]]] = []
-        while v in self._nodes:
-            node = self._nodes[v]
-            x, *indices = node.operands or (None,)
-            numbers = (*indices, *node.attrs.values())
-            if node.op.kind not in (Kind.VIEW, Kind.COPY) or not isinstance(x, Value):
+        trace = self
+        while trace.parent is not None or v in trace._nodes:
+            if v in trace._nodes:
+                node = trace._nodes[v]
+                x, *indices = node.operands or (None,)
+                numbers = (*indices, *node.attrs.values())
+                if node.op.kind not in (Kind.VIEW, Kind.COPY):
+                    return None
+                if any(isinstance(i, Value | Expr) for i in numbers):
+                    return None
+                steps.append((node.op, node.attrs, tuple(indices)))  # type: ignore[arg-type]
+            else:  # a parameter: what it stands for in the trace around
+                if v in trace.written or trace.parent is None:
+                    return None
+                origin = trace.origins.get(v)
+                x = origin._value if isinstance(origin, Tensor) else None
+                x = trace.stands_for.get(v, x)
+                trace = trace.parent
+            if not isinstance(x, Value):
                 return None
-            if not all(isinstance(i, int) for i in indices):
-                return None
-            if any(isinstance(i, Expr) for i in numbers):
-                return None
-            steps.append((node.op, node.attrs, tuple(indices)))  # type: ignore[arg-type]
             v = x
-        data = self.known.get(v, self.layouts.get(v))
-        if data is None or v not in self.params or v in self.written:
+        data = trace.known.get(v, trace.layouts.get(v))
+        if data is None or v not in trace.params or v in trace.written:
             return None
         found = Static(v, tuple(reversed(steps)), 0)
         value = np.asarray(found.read(data)).item()
@@ -620,6 +632,17 @@ class Trace:
         }
         known = self.assumptions.facts.known
         return Facts(tuple(e for e in known if not dims.symbols_of(e) & unused))
+
+
+def check_plain(x: Any, role: str) -> None:
+    """Refuse subclasses of ndarray, whose operators mean something else."""
+    if isinstance(x, np.ndarray) and type(x) not in (np.ndarray, np.memmap):
+        raise UnsupportedError(
+            f"a {type(x).__name__} {role}",
+            location=user_location(),
+            rule="Subclasses of ndarray give operators another meaning.",
+            hint="use np.asarray(x)",
+        )
 
 
 def with_symbols(f: Func) -> Func:

@@ -19,7 +19,7 @@ from ..ir.op import OPS, Op
 from . import dispatch
 from .location import user_location
 from .modes import STATE
-from .tensor import Tensor, as_tensor, of
+from .tensor import Tensor, as_tensor, of, way_out
 
 # What a ufunc's methods are in the namespace.
 REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
@@ -57,10 +57,11 @@ def functions() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 def unsupported(ufunc: np.ufunc, what: str, hint: str = "") -> UnsupportedError:
     """Return the error for a use of a ufunc that tensors do not have."""
+    home = "numpy." if getattr(np, ufunc.__name__, None) is ufunc else ""
     return UnsupportedError(
-        f"numpy.{ufunc.__name__}{what}: not supported on tensors",
+        f"{home}{ufunc.__name__}{what}: not supported on tensors",
         location=user_location(),
-        hint=hint or "use .detach().numpy() if its gradient is not needed",
+        hint=hint or way_out(()),
     )
 
 

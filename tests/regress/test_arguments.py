@@ -88,3 +88,19 @@ def test_arrays_with_another_meaning_are_refused(x: Any) -> None:
 def test_ufuncs_and_builtins_compile() -> None:
     np.testing.assert_array_equal(rg.compile(np.sin)(X), np.sin(X))
     np.testing.assert_array_equal(rg.compile(sum)([X, X]), X + X)
+
+
+def test_integers_that_fix_the_program_do_so_inside_transforms() -> None:
+    def f(x: Any, k: Any, n: Any) -> Any:
+        return (x[k:, :n] ** 2).sum()
+
+    g = rg.grad(rg.compile(f))
+    twice = rg.grad(lambda x, k, n: (g(x, k, n) ** 2).sum())
+    for k, n in ((1, 2), (2, 3), (1, 2)):
+        want = np.zeros_like(X)
+        want[k:, :n] = 2 * X[k:, :n]
+        at = np.array(k), np.int64(n)
+        np.testing.assert_allclose(g(X, *at), want)
+        np.testing.assert_allclose(rg.compile(g)(X, *at), want)
+        np.testing.assert_allclose(twice(X, *at), 4 * want)
+        np.testing.assert_allclose(rg.compile(twice)(X, *at), 4 * want)

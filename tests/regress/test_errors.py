@@ -9,10 +9,6 @@ import pytest
 import retrograde as rg
 
 
-def _flat(x: Any) -> Any:
-    return x.flat[0]
-
-
 def _view(x: Any) -> Any:
     return x.view(np.int64)
 
@@ -34,7 +30,6 @@ def _computed_bound(x: Any) -> Any:
 
 
 CASES: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
-    (_flat, AttributeError, "Tensor has no attribute 'flat'"),
     (_view, AttributeError, "Tensor has no attribute 'view'"),
     (_out, ValueError, r"write: f64\[n\] does not fit its target f64\[2\]"),
     (_sum, ValueError, r"add: cannot take f64\[n\], f64\[2\]"),

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...ir.errors import DTypeError, IndexRangeError, ShapeError
 from .. import dispatch
+from ..convert import convert
 from ..index import getitem, setitem
 from ..order import ordered
 from ..symbols import is_int
@@ -180,9 +181,28 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
 
 @implements(np.piecewise)
 def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
-    raise unsupported(
-        "piecewise: it applies functions to parts", "no rule", "use np.select"
-    )
+    x = asarray(x)
+    conditions = condlist if isinstance(condlist, list | tuple) else [condlist]
+    if len(conditions) and shape_of(operand(conditions[0])) == () != shape_of(x):
+        conditions = [conditions]
+    masks = [asarray(c) for c in conditions]
+    if len(funclist) == len(masks) + 1:
+        rest = masks[0]
+        for m in masks[1:]:
+            rest = apply("logical_or", rest, m)
+        masks.append(apply("logical_not", rest))
+    if len(funclist) != len(masks):
+        raise ShapeError(
+            f"with {len(masks)} condition(s), either {len(masks)} or "
+            f"{len(masks) + 1} functions are expected"
+        )
+    y = apply("full", 0, shape=tuple(x.shape), dtype=x.dtype)
+    for m, f in zip(masks, funclist, strict=True):
+        new = f
+        if callable(f):
+            new = convert(f)(getitem(x, m), *args, **kw)
+        setitem(y, m, new)
+    return y
 
 
 # ---------------------------------------------------------------- nonzero

@@ -265,9 +265,68 @@ def broadcast_shape(*shapes: Sequence[Any]) -> tuple[Any, ...]:
 @implements(np.broadcast_to)
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
     x = asarray(array)
-    r = apply("broadcast_to", x, shape=as_shape(shape))
+    return _read_only(apply("broadcast_to", x, shape=as_shape(shape)))
+
+
+@implements(np.lib.stride_tricks.sliding_window_view)
+def sliding_window_view(
+    x: Any,
+    window_shape: Any,
+    axis: Any = None,
+    *,
+    subok: bool = False,
+    writeable: bool = False,
+) -> Any:
+    x = asarray(x)
+    ndim = len(x.shape)
+    window = as_shape(window_shape)
+    axes = tuple(range(ndim)) if axis is None else axis_tuple(axis, ndim)
+    if len(window) != len(axes):
+        raise ShapeError(
+            "Must provide matching length window_shape and axis; got "
+            f"{len(window)} window_shape elements and {len(axes)} axes elements."
+        )
+    left = list(x.shape)
+    for k, n in zip(axes, window, strict=True):
+        if n < 0 or left[k] < n:
+            raise ShapeError("window shape cannot be larger than input array shape")
+        left[k] = left[k] - n + 1
+    base, steps, offset = _in_elements(x)
+    r = apply(
+        "as_strided",
+        base,
+        shape=(*left, *window),
+        strides=(*steps, *(steps[k] for k in axes)),
+        offset=offset,
+    )
+    return _read_only(r)
+
+
+def _in_elements(x: Any) -> tuple[Any, tuple[Any, ...], int]:
+    """Return an array in C order that `x` views, and strides and offset in it."""
+    data = x._data if is_tensor(x) and x._trace is None else x
+    if not isinstance(data, np.ndarray) or data.flags.c_contiguous:
+        sizes = tuple(x.shape)
+        return x, tuple(product(sizes[k + 1 :]) for k in range(len(sizes))), 0
+    base = x._base if is_tensor(x) else None
+    if base is None or not base._data.flags.c_contiguous:
+        raise unsupported(
+            "sliding_window_view: an array that is not C-contiguous",
+            "windows are counted in C order",
+            "apply np.ascontiguousarray first",
+        )
+    start = data.__array_interface__["data"][0]
+    start -= base._data.__array_interface__["data"][0]
+    steps = tuple(s // data.itemsize for s in data.strides)
+    return base, steps, start // data.itemsize
+
+
+def _read_only(r: Any) -> Any:
+    """Mark a view that shows elements several times, as NumPy does."""
     if r._trace is not None:
         r._trace.read_only.add(r._value)
+    else:
+        r._data.flags.writeable = False
     return r
 
 

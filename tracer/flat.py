@@ -1,0 +1,37 @@
+"""The iterator over the elements of an array, `x.flat`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .tensor import Tensor
+
+
+class Flat:
+    """Reads and writes an array as if it were 1-D, in C order."""
+
+    def __init__(self, base: Tensor) -> None:
+        self.base = base
+
+    def _line(self) -> Any:
+        return self.base.reshape(-1)
+
+    def __len__(self) -> int:
+        return len(self._line())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._line())
+
+    def __getitem__(self, key: Any) -> Any:
+        part = self._line()[key]
+        return part.copy() if isinstance(part, Tensor) and part.shape else part
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        line = self._line().copy()
+        line[key] = value
+        self.base[...] = line.reshape(self.base.shape)
+
+    def copy(self) -> Any:
+        """Return the elements as a 1-D array."""
+        return self.base.flatten()

@@ -1,0 +1,344 @@
+"""Run a function at a point and give its pullback: on the tape, or inside a capture.
+
+Inside a capture the function is traced into a Func of its own, made pure and
+differentiated there, and the result is inlined. Either way it runs on private copies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import GradientError
+from ..ir.func import Copier, Func, Node, Operand, Value, type_of
+from ..ir.op import OPS
+from ..ir.types import type_of_array
+from ..passes.vjp import vjp as vjp_pass
+from . import autograd, dispatch
+from .capture import EagerOperators, run_traced
+from .containers import Tree, flatten_tree, unflatten_tree
+from .convert import convert, operators
+from .jit import LOCK
+from .location import user_location
+from .modes import allow_mutation_on_saved_tensors, enable_grad
+from .program import run_pass
+from .specialisation import is_array_like
+from .state import State, Swap
+from .tensor import Tensor, of
+from .trace import Trace, check_plain
+from .values import transforming
+
+
+@dataclass(slots=True)
+class Linear:
+    """A function at a point: the leaves of its result, and its pullback.
+
+    `pull(cotangents)` takes one cotangent per result leaf (None for zero) and returns
+    one gradient per leaf that was asked for.
+    """
+
+    leaves: list[Any]
+    tree: Tree
+    pull: Callable[[Sequence[Any]], list[Any]]
+    write_back: Callable[[], None] = lambda: None
+
+
+def linearize(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    wrt: Sequence[int],
+) -> Linear:
+    """Run `fn` on private copies; `wrt` numbers leaves of `(args, kwargs)`."""
+    trace = dispatch.active_trace()
+    leaves, tree = flatten_tree((tuple(args), dict(kwargs)))
+    for x in leaves:
+        check_plain(x, "as an argument")
+    if trace is not None:
+        assert isinstance(trace, Trace)
+        return _linearize_traced(trace, fn, leaves, tree, wrt)
+    return _linearize_eager(fn, leaves, tree, wrt)
+
+
+# ---------------------------------------------------------------- inside a capture
+
+
+def _linearize_traced(
+    outer: Trace,
+    fn: Callable[..., Any],
+    leaves: list[Any],
+    tree: Tree,
+    wrt: Sequence[int],
+) -> Linear:
+    inner = Trace(outer, getattr(fn, "__name__", "f"))
+    given: list[Operand] = []
+    numbers: dict[int, int] = {}
+    traced: list[Any] = []
+    for j, x in enumerate(leaves):
+        if is_array_like(x) or (isinstance(x, float | np.generic) and j in wrt):
+            operand = outer.operand(outer.fresh(outer.operand(x)))
+            numbers[j] = len(given)
+            given.append(operand)
+            t = inner.parameter(outer.operand_type(operand), f"x{j}")
+            inner.stands_for[t._value] = operand
+            traced.append(t)
+        else:
+            traced.append(x)
+    args, kwargs = unflatten_tree(tree, traced)
+    state = State()
+    state.search(fn)
+    swap = Swap(state)
+    swap.begin()
+    try:
+        outs, out_tree = flatten_tree(run_traced(inner, fn, args, kwargs))
+    finally:
+        changes = swap.restore()
+    positions: dict[int, int] = {}
+    results: list[Operand] = []
+    for k, x in enumerate(outs):
+        if isinstance(x, Tensor):
+            positions[k] = len(results)
+            results.append(inner.operand(x))
+    kept = _Kept(inner, results)
+    changes = changes.map(kept.add)
+    traced_func = inner.finish(results)
+    pure = run_pass(traced_func, "functionalize")
+    inexact = {k: type_of(pure.results[i]).is_inexact for k, i in positions.items()}
+    stages = outer.root().stages
+    stages.setdefault("capture", traced_func)
+    stages.setdefault("functionalize", pure)
+    targets = [inner.origins[v] for v in inner.params[len(given) :]]
+    # Copies: what is read stays as it is now, whatever is written later.
+    given += [outer.operand(outer.fresh(outer.operand(x))) for x in targets]
+    values = inline(outer, pure, given)
+    for i, j in pure.updates:
+        if j >= len(numbers):  # captured: written once, after value and gradients
+            target = outer.operand(targets[j - len(numbers)])
+            outer.write(outer.tensor(target), outer.tensor(values[i]))
+    changes.map(lambda x: kept.value(x, outer, values)).apply()
+    shown = [
+        outer.fresh(values[positions[k]]) if k in positions else x
+        for k, x in enumerate(outs)
+    ]
+
+    def pull(cotangents: Sequence[Any]) -> list[Any]:
+        seed: dict[int, Operand] = {}
+        values: dict[int, Any] = {}
+        for k, ct in enumerate(cotangents):
+            if ct is not None and k in positions and inexact[k]:
+                is_number = isinstance(ct, int | float)
+                (seed if is_number else values)[positions[k]] = ct
+        params = tuple(numbers[j] for j in wrt)
+        joint = vjp_pass(pure, params, cotangents=tuple(values), seed=seed)
+        stages.setdefault("vjp", joint)
+        cts = [
+            outer.operand(outer.as_cotangent(ct, type_of(pure.results[i])))
+            for i, ct in values.items()
+        ]
+        out = inline(outer, joint, [*given, *cts])
+        return [outer.fresh(x) for x in out[len(pure.results) :]]
+
+    return Linear(shown, out_tree, pull)
+
+
+class _Kept:
+    """Values of an inner trace that the function left in variables and containers."""
+
+    def __init__(self, inner: Trace, results: list[Operand]) -> None:
+        self.inner = inner
+        self.results = results
+        self.positions: dict[int, int] = {}
+        self._alive: list[Tensor] = []
+
+    def add(self, x: Any) -> Any:
+        """Make a value a result of the inner trace."""
+        if isinstance(x, Tensor) and x._trace is self.inner:
+            self.positions[id(x)] = len(self.results)
+            self.results.append(self.inner.operand(x))
+            self._alive.append(x)
+        return x
+
+    def value(self, x: Any, outer: Trace, values: Sequence[Operand]) -> Any:
+        """Return the value in the outer trace."""
+        at = self.positions.get(id(x))
+        return x if at is None else outer.fresh(values[at])
+
+
+def inline(trace: Trace, f: Func, operands: Sequence[Operand]) -> list[Operand]:
+    """Append the nodes of a pure Func to a trace; returns its results there."""
+    copier = _Inliner(trace, dict(zip(f.params, operands, strict=True)))
+    for node in f.nodes:
+        new = copier.node(node)
+        trace.append(new)
+    return [copier.operand(x) for x in f.results]
+
+
+class _Inliner(Copier):
+    """Copies pure nodes into a traced Func: fresh names, and alias marks for views."""
+
+    def __init__(self, trace: Trace, values: Mapping[Value, Operand]) -> None:
+        super().__init__(trace.assumptions.equal, values)
+        self.trace = trace
+
+    def define(self, v: Value) -> Value:
+        new = super().define(v)
+        new.name = self.trace.builder.name(v.name)
+        return new
+
+    def node(self, n: Node) -> Node:
+        new = super().node(n)
+        if n.op.views is not None:
+            new.operands, base = self.trace.viewed(n.op, new.operands, new.attrs)
+            for v in new.results:
+                v.base = base
+        return new
+
+
+# ---------------------------------------------------------------- eager
+
+
+COPY, POSITIVE = OPS["copy"], OPS["positive"]
+
+
+class _Depth:
+    """Counts the eager transforms that run around each other in a thread."""
+
+    def __init__(self) -> None:
+        self.local = threading.local()
+
+    @property
+    def value(self) -> int:
+        return getattr(self.local, "value", 0)
+
+    def __enter__(self) -> None:
+        self.local.value = self.value + 1
+
+    def __exit__(self, *error: object) -> None:
+        self.local.value = self.value - 1
+
+
+DEPTH = _Depth()
+
+
+def _linearize_eager(
+    fn: Callable[..., Any], leaves: list[Any], tree: Tree, wrt: Sequence[int]
+) -> Linear:
+    inside = DEPTH.value > 0 or any(isinstance(x, Tensor) for x in leaves)
+    create_graph = DEPTH.value > 0 or any(
+        isinstance(x, Tensor) and x.requires_grad for x in leaves
+    )
+    with enable_grad():
+        inputs = {j: _input(leaves[j]) for j in wrt}
+        private = [_private(inputs.get(j, x)) for j, x in enumerate(leaves)]
+    args, kwargs = unflatten_tree(tree, private)
+    state = State()
+    state.search(fn)
+    swap = Swap(state)
+    held: dict[int, tuple[np.ndarray[Any, Any], Tensor]] = {}
+    with ExitStack() as stack:
+        stack.enter_context(DEPTH)
+        stack.enter_context(enable_grad())
+        stack.enter_context(allow_mutation_on_saved_tensors())
+        stack.enter_context(operators(EagerOperators()))
+        stack.enter_context(transforming())
+        captured = [(p, x) for p, x in state.inputs if isinstance(x, np.ndarray)]
+        if captured:  # their places hold Tensors meanwhile: one thread at a time
+            stack.enter_context(LOCK)
+        try:
+            for place, x in captured:
+                if place.get() is x:
+                    known = held.setdefault(id(x), (x, _copy_of(x)))
+                    swap.put(place, x, known[1])
+            swap.begin()
+            out = convert(fn)(*args, **kwargs)
+        finally:
+            changes = swap.restore()
+    outs, out_tree = flatten_tree(out)
+
+    def pull(cotangents: Sequence[Any]) -> list[Any]:
+        pairs = [
+            (x, ct)
+            for x, ct in zip(outs, cotangents, strict=True)
+            if ct is not None and isinstance(x, Tensor) and x.requires_grad
+        ]
+        points = [inputs[j] for j in wrt]
+        if not pairs or not points:
+            return [_shown(_zeros(x), inside) for x in points]
+        grads = autograd.grad(
+            [x for x, _ in pairs],
+            points,
+            [_cotangent(ct, x) for x, ct in pairs],
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return [_shown(g, inside) for g in grads]
+
+    def write_back() -> None:
+        for array, t in held.values():
+            if t._version:
+                np.copyto(array, t._data)
+        arrays = {id(t): array for array, t in held.values()}
+
+        changes.map(lambda t: arrays.get(id(t), _shown(t, inside))).apply()
+
+    shown = [_shown(x, inside) if isinstance(x, Tensor) else x for x in outs]
+    return Linear(shown, out_tree, pull, write_back)
+
+
+def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
+    return of(x.copy(order="K"))
+
+
+def _input(x: Any) -> Tensor:
+    """Return what is differentiated in: a leaf, or a value of an outer graph."""
+    if isinstance(x, Tensor) and x.requires_grad:
+        same = COPY if isinstance(x._data, np.ndarray) else POSITIVE
+        return dispatch.apply(same, (x,))  # type: ignore[no-any-return]
+    return of(x._data if isinstance(x, Tensor) else x).requires_grad_()
+
+
+def _private(x: Any) -> Any:
+    """Return a private copy of an argument leaf, which the function may write."""
+    if isinstance(x, np.ndarray):
+        return _copy_of(x)
+    if isinstance(x, Tensor):
+        return dispatch.apply(
+            COPY if x.type.shape or not x.type.scalar else POSITIVE, (x,)
+        )
+    return x
+
+
+def _shown(x: Any, inside: bool) -> Any:
+    """Return a value to the caller: NumPy in, NumPy out."""
+    if inside or not isinstance(x, Tensor):
+        return x
+    return x._data
+
+
+def _zeros(x: Tensor) -> Tensor:
+    data = np.zeros_like(x._data) if isinstance(x._data, np.ndarray) else 0.0 * x._data
+    return of(data)
+
+
+def _cotangent(ct: Any, like: Tensor) -> Tensor:
+    """Return a cotangent with the type of the result it belongs to."""
+    if isinstance(ct, Tensor):
+        return ct
+    data = np.asarray(ct, like.dtype)
+    if data.shape != like.shape:
+        raise GradientError(
+            f"a cotangent {type_of_array(data)} for a result {like.type}",
+            location=user_location(),
+            rule="A cotangent has the shape of its result.",
+        )
+    return of(data)
+
+
+# ---------------------------------------------------------------- public transforms

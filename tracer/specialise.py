@@ -1,0 +1,340 @@
+"""Capture a function for one kind of arguments: arguments -> Specialisation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.dims import Dim, Expr, Symbol, as_symbol, symbols_of
+from ..ir.errors import UnsupportedError
+from ..ir.func import Func, type_of
+from .capture import (
+    Out,
+    Replay,
+    Results,
+    run_traced,
+)
+from .containers import Tree, unflatten_tree
+from .guards import make_matcher
+from .location import user_location
+from .program import Program, run_pass
+from .record import array_of
+from .specialisation import (
+    Effect,
+    New,
+    Rearrangement,
+    Specialisation,
+    fits_int64,
+    is_array_like,
+    layout_class,
+)
+from .state import (
+    Changes,
+    Container,
+    Contents,
+    Place,
+    State,
+    Swap,
+    containers_in,
+)
+from .symbols import SymInt
+from .trace import Trace, check_plain
+
+
+def specialise(
+    fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree
+) -> Specialisation:
+    """Capture `fn` for these arguments.
+
+    Captured ints are constants of the program. Those that it changes, counters, become
+    symbols: it is traced once more.
+    """
+    counters: set[Hashable] = set()
+    while True:
+        attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
+        made = attempt.run()
+        if isinstance(made, Specialisation):
+            return made
+        counters |= made
+
+
+def is_input_leaf(x: Any) -> bool:
+    x = array_of(x)
+    if isinstance(x, bool):
+        return False
+    if isinstance(x, int):
+        return fits_int64(x)
+    check_plain(x, "as an argument")
+    if isinstance(x, np.ndarray) and (
+        x.dtype.kind not in "biufc" or x.dtype.char in "gG"
+    ):
+        raise UnsupportedError(
+            f"an array of dtype {x.dtype} as an argument",
+            location=user_location(),
+            rule="Compiled functions take arrays of bools, integers and floats.",
+            hint="convert it first",
+        )
+    return isinstance(x, np.ndarray | np.generic | float | complex | int)
+
+
+def _name(fn: Any) -> str:
+    name = getattr(fn, "__name__", "") or type(fn).__name__
+    text = "".join(c if c.isalnum() else "_" for c in name)
+    return text.strip("_") or "f"
+
+
+def _hints(fn: Any, tree: Tree) -> list[str]:
+    """Return a name for every leaf of the arguments."""
+    try:
+        names = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        names = []
+    args, kwargs = tree.children
+    assert isinstance(kwargs.data, tuple)
+    out: list[str] = []
+    for k, child in enumerate(args.children):
+        name = names[k] if k < len(names) else "x"
+        out += [name] * child.leaves
+    for name, child in zip(kwargs.data, kwargs.children, strict=True):
+        out += [str(name)] * child.leaves
+    return out
+
+
+class _Specialiser:
+    """Traces a function once, for arguments of one kind."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        leaves: Sequence[Any],
+        tree: Tree,
+        counters: frozenset[Hashable],
+    ) -> None:
+        self.fn = fn
+        self.tree = tree
+        self.counters = counters
+        self.keep = tuple(x for x in leaves if not is_input_leaf(x))
+        self.trace = Trace(name=_name(fn))
+        self.arguments: dict[int, Any] = {}  # id of an array -> its traced value
+        self.numbers: list[int] = []
+        self.ints: list[tuple[int | Place, Dim]] = []
+        self.places: dict[Any, list[Place]] = {}
+        self.state = State()
+        self.state.search(fn)
+        hints = _hints(fn, tree)
+        self.traced = [self._argument(j, x, hints[j]) for j, x in enumerate(leaves)]
+
+    def _argument(self, j: int, x: Any, hint: str) -> Any:
+        """Return what the function gets for one leaf of its arguments."""
+        trace = self.trace
+        if is_array_like(x) and id(x) in self.arguments:
+            return self.arguments[id(x)]
+        if not is_input_leaf(x):
+            self.state.search_object(x)
+            return x
+        before = len(trace.params)
+        t = trace.argument(x, hint)
+        if len(trace.params) > before:
+            self.numbers.append(j)
+        elif isinstance(x, int):
+            self.ints.append((j, t.dim))
+        if is_array_like(x):
+            self.arguments[id(x)] = t
+        return t
+
+    def run(self) -> Specialisation | set[Hashable]:
+        """Return the specialisation, or the keys of ints that have to be symbols."""
+        args, kwargs = unflatten_tree(self.tree, self.traced)
+        trace = self.trace
+        swap = Swap(self.state)
+        try:
+            for place, x in self.state.inputs:
+                self._swap(swap, place, x)
+            for place, x in self.state.constants:
+                if place.key in self.counters and type(x) is int:
+                    t = trace.integer(trace.assumptions.symbol(x, [_hint(place)]))
+                    self.ints.append((place, t.dim))
+                    swap.put(place, x, t)
+            given = list(containers_in((args, kwargs)))
+            swap.begin(given)
+            out = run_traced(trace, self.fn, args, kwargs)
+            watched = (*self.state.containers, *given)
+            results = Results(trace, {id(c.owner): c.way for c in watched})
+            leaves, tree = results.flatten(out)
+            outs = tuple(map(results.out, leaves))
+        finally:
+            changes = swap.restore()
+        counters = {p.key for p, x in _changed(changes) if self._counts(p, x)}
+        if counters - self.counters:
+            return counters
+        effects = tuple(
+            Effect(place, _new(results, x)) for place, x in changes.variables
+        )
+        rearranged = tuple(
+            _rearrangement(results, c, before, after)
+            for c, before, after in changes.containers
+        )
+        return self._finish(tree, outs, effects, rearranged, results)
+
+    def _counts(self, place: Place, x: Any) -> bool:
+        """Tell whether a place is an int that the function sets to an int."""
+        return type(place.get()) is int and (type(x) is int or isinstance(x, SymInt))
+
+    def _swap(self, swap: Swap, place: Place, x: Any) -> None:
+        t = self.arguments.get(id(x)) if is_array_like(x) else None
+        if t is None:
+            t = self.trace.capture(x, _hint(place), shared=is_array_like(x))
+        swap.put(place, x, t)
+        self.places.setdefault(t._value, []).append(place)
+
+    def _finish(
+        self,
+        tree: Tree,
+        outs: tuple[Out, ...],
+        effects: tuple[Effect, ...],
+        rearranged: tuple[Rearrangement, ...],
+        results: Results,
+    ) -> Specialisation:
+        trace = self.trace
+        captured_func = trace.finish(results.operands)
+        pure = run_pass(captured_func, "functionalize")
+        count = len(self.numbers)
+        captured = tuple(
+            self.places[v][0] if v in self.places else trace.origins[v]
+            for v in trace.params[count:]
+        )
+        same = tuple(
+            (place, j)
+            for j, v in enumerate(trace.params)
+            for place in self.places.get(v, ())[0 if j < count else 1 :]
+        )
+        resolve = trace.assumptions.resolve
+        ints = [resolve(d) for _, d in self.ints]
+        match = make_matcher(
+            [p.type.shape for p in pure.params], ints, pure.facts.known
+        )
+        layouts = tuple(
+            (j, layout_class(trace.layouts[v]))
+            for j, v in enumerate(trace.params)
+            if v in trace.layout_read
+        )
+        # A transform shows the stages of the function it transforms.
+        stages = trace.stages or {"capture": captured_func, "functionalize": pure}
+        return Specialisation(
+            program=Program(pure),
+            stages=stages,
+            arguments=tuple(self.numbers),
+            captured=captured,
+            same=same,
+            match=match,
+            ints=tuple(j for j, _ in self.ints),
+            constants=tuple(
+                (place, x)
+                for place, x in self.state.constants
+                if place.key not in self.counters or type(x) is not int
+            ),
+            functions=tuple(self.state.functions),
+            layouts=layouts,
+            written=tuple(j for _, j in pure.updates),
+            tree=tree,
+            outs=tuple(_resolved(o, resolve) for o in outs),
+            effects=tuple(
+                Effect(e.place, _resolved_new(e.new, resolve)) for e in effects
+            ),
+            rearranged=tuple(
+                Rearrangement(
+                    r.way,
+                    tuple(
+                        (k, _resolved_new(x, resolve) if isinstance(x, New) else x)
+                        for k, x in r.items
+                    ),
+                )
+                for r in rearranged
+            ),
+            structures=tuple(self.state.structures),
+            counts=_counts(pure),
+            statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
+            keep=self.keep,
+        )
+
+
+def _new(results: Results, x: Any) -> New:
+    leaves, tree = results.flatten(x)
+    return New(tree, tuple(map(results.out, leaves)))
+
+
+def _resolved_new(new: New, resolve: Callable[[Dim], Dim]) -> New:
+    return New(new.tree, tuple(_resolved(out, resolve) for out in new.outs))
+
+
+def _items(x: Contents) -> list[tuple[Hashable, Any]]:
+    return list(x.items() if isinstance(x, dict) else enumerate(x))
+
+
+def _changed(changes: Changes) -> Iterator[tuple[Place, Any]]:
+    """Yield the captured places that hold something else after the trace."""
+    yield from changes.variables
+    for c, before, after in changes.containers:
+        old = dict(_items(before))
+        for key, x in _items(after):
+            if isinstance(c.way, Place) and key in old and old[key] is not x:
+                kind = "item" if isinstance(c.owner, list | dict) else "attr"
+                yield c.way.step(kind, key), x
+
+
+def _rearrangement(
+    results: Results, c: Container, before: Contents, after: Contents
+) -> Rearrangement:
+    """Describe the items of a container after the call by those before it."""
+    keys = {id(x): key for key, x in reversed(_items(before))}
+    same = dict(_items(before))
+    items = []
+    for key, x in _items(after):
+        if key in same and same[key] is x:
+            items.append((key, key))
+        elif id(x) in keys:
+            items.append((key, keys[id(x)]))
+        else:
+            items.append((key, _new(results, x)))
+    return Rearrangement(c.way, tuple(items))
+
+
+def _counts(f: Func) -> tuple[tuple[Symbol, int, int], ...]:
+    """Find the sizes of results that no parameter tells: counts of masks."""
+    known = set(f.symbols)
+    for p in f.params:
+        known |= {s for d in p.type.shape for s in symbols_of(d)}
+    out: dict[Symbol, tuple[int, int]] = {}
+    for i, x in enumerate(f.results):
+        for k, d in enumerate(type_of(x).shape):
+            s = as_symbol(d)
+            if s is not None and s not in known:
+                out.setdefault(s, (i, k))
+    return tuple((s, i, k) for s, (i, k) in out.items())
+
+
+def _resolved(out: Out, resolve: Callable[[Dim], Dim]) -> Out:
+    """Put what was assumed later into the dims of a result."""
+
+    def fix(a: Any) -> Any:
+        if isinstance(a, Expr):
+            return resolve(a)
+        return tuple(map(fix, a)) if isinstance(a, tuple) else a
+
+    views = tuple(
+        Replay(v.op, fix(v.indices), {k: fix(a) for k, a in v.attrs.items()})
+        for v in out.views
+    )
+    source = out.source
+    if isinstance(source, Expr):
+        d = resolve(source)
+        source = d if isinstance(d, Expr) else ("constant", d)
+    return Out(source, views)
+
+
+def _hint(place: Place) -> str:
+    text = "".join(c if c.isalnum() else "_" for c in place.name).strip("_")
+    return text if text and not text[0].isdigit() else "c"
