@@ -8,6 +8,12 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# The same random programs in every run; --hypothesis-profile=random draws others.
+settings.register_profile("fixed", derandomize=True, database=None)
+settings.register_profile("random", derandomize=False)
+settings.load_profile("fixed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
