@@ -16,14 +16,14 @@ from ..ir.func import Node, Operand, Value
 from ..ir.op import Op
 from . import dispatch
 from .containers import Tree, flatten_tree
-from .convert import Operators, convert, operators
+from .convert import convert, operators
 from .location import user_location
 from .modes import enable_grad
+from .operators import TraceOperators
 from .state import Way
 from .symbols import SymInt
 from .tensor import Tensor
 from .trace import Trace, dims_of
-from .values import lift
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,76 +154,6 @@ def run_traced(
     """
     with dispatch.tracing(trace), operators(TraceOperators()), enable_grad():
         return convert(fn)(*args, **kwargs)
-
-
-class EagerOperators(Operators):
-    """Plain control flow; arrays that the function makes are Tensors."""
-
-    def __init__(self) -> None:
-        from .functions import INTERCEPTS
-
-        super().__init__(INTERCEPTS)
-
-
-class TraceOperators(EagerOperators):
-    """Control flow while tracing: what is static stays Python.
-
-    Calls whose answer changes from call to call are refused: it would be baked in.
-    """
-
-    def call(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _home(f) in CHANGING:
-            name = getattr(f, "__name__", repr(f))
-            raise UnsupportedError(
-                f"{_home(f)}.{name}: its answer changes from call to call",
-                location=user_location(),
-                rule="A compiled function is traced once: the answer would never "
-                "change again.",
-                hint="call it outside and pass the value as an argument",
-            )
-        out = super().call(f, args, kwargs)
-        return _lifted(out) if _is_pure(f) and _is_static((args, kwargs)) else out
-
-
-def _is_pure(f: Any) -> bool:
-    """Tell whether what NumPy's `f` makes of static values is a constant."""
-    from .functions import FUNCTIONS
-
-    try:
-        return isinstance(f, np.ufunc) or f in FUNCTIONS
-    except TypeError:  # not hashable
-        return False
-
-
-def _is_static(x: Any) -> bool:
-    """Tell whether arguments hold no arrays: those may be others at the next call."""
-    return not any(isinstance(leaf, np.ndarray | Tensor) for leaf in flatten_tree(x)[0])
-
-
-def _lifted(x: Any) -> Any:
-    """Make fresh arrays that NumPy returned part of the trace."""
-    if isinstance(x, np.ndarray):
-        return lift(x.copy())
-    if type(x) in (tuple, list):
-        return type(x)(map(_lifted, x))
-    return x
-
-
-CHANGING = frozenset(
-    {"random", "time", "secrets", "uuid", "datetime", "numpy.random", "_random"}
-)
-
-
-def _home(f: Any) -> str:
-    """Return the module that a callable, or the object it is a method of, is from."""
-    owner = getattr(f, "__self__", None)
-    if owner is None or isinstance(owner, ModuleType):
-        module = getattr(f, "__module__", None) or getattr(owner, "__name__", "")
-    else:
-        cls = owner if isinstance(owner, type) else type(owner)
-        module = cls.__module__
-    parts = str(module).split(".")
-    return ".".join(parts[:2]) if parts[0] == "numpy" else parts[0]
 
 
 def evaluate_attr(a: Any, env: Mapping[dims.Symbol, int]) -> Any:

@@ -52,6 +52,9 @@ class Trace(Protocol):
     def detach(self, t: Any) -> Any:
         """Return `t` without its derivative."""
 
+    def as_int(self, t: Any) -> Any:
+        """Return a computed 0-d integer as a symbolic int."""
+
 
 _ACTIVE: ContextVar[Trace | None] = ContextVar("retrograde_trace", default=None)
 

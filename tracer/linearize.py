@@ -20,12 +20,13 @@ from ..ir.op import OPS
 from ..ir.types import type_of_array
 from ..passes.vjp import vjp as vjp_pass
 from . import autograd, dispatch
-from .capture import EagerOperators, run_traced
+from .capture import run_traced
 from .containers import Tree, flatten_tree, unflatten_tree
 from .convert import convert, operators
 from .jit import LOCK
 from .location import user_location
 from .modes import allow_mutation_on_saved_tensors, enable_grad
+from .operators import EagerOperators
 from .program import run_pass
 from .specialisation import is_array_like
 from .state import State, Swap

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...ir.errors import DTypeError
 from ..location import user_location
+from ..rows import Rows, backwards, enumerated, symbolic_range, zipped
 from ..symbols import SymInt, is_int
 from ..tensor import Tensor
 from ..values import is_tensor, is_traced
@@ -114,6 +115,15 @@ def round_(x: Any, ndigits: Any = None) -> Any:
     return apply("number", r) if x.type.weak else r
 
 
+for _original, _ours in (
+    (range, symbolic_range),
+    (enumerate, enumerated),
+    (zip, zipped),
+    (reversed, backwards),
+):
+    BUILTINS[_original] = _ours
+
+
 @_replaces(len)
 def len_(x: Any, /) -> Any:
     """Return the size of the first axis, symbolic in a trace."""
@@ -121,14 +131,14 @@ def len_(x: Any, /) -> Any:
         if not x.shape:
             raise DTypeError("len() of unsized object")
         return x.shape[0]
-    return builtins.len(x)
+    return x.length if builtins.isinstance(x, Rows) else builtins.len(x)
 
 
 @_known_or(abs)
 def abs_(x: Any) -> Any:
     """Return the absolute value."""
     if builtins.isinstance(x, SymInt):
-        return -x if x < 0 else x  # type: ignore[operator]
+        return x.__abs__()  # type: ignore[attr-defined]
     return apply("absolute", x)
 
 
