@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from ..ir import dims
 from ..ir.dims import Dim, Expr, Facts, Symbol
 from ..ir.errors import IndexRangeError, UnsupportedError
-from ..ir.func import Value
 from ..ir.op import OPS
 from . import dispatch
 from .location import user_location
@@ -54,7 +53,7 @@ class Assumptions:
         self.local: tuple[Dim, ...] = ()  # facts of the regions that are being traced
         self.ranges: dict[Symbol, tuple[Dim, Dim]] = {}  # of loop indices: first, last
         self.counts: set[Symbol] = set()  # of masks: they may be assumed
-        self.tests: dict[Value, Test] = {}
+        self.tests: dict[Any, Test] = {}  # by the values of computed bools
         self.visible: set[Symbol] = set()  # open symbols that are defined here
         self._letters: set[str] = set()
 

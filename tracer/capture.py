@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import dims
-from ..ir.dims import Dim, Expr
+from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import UnsupportedError
 from ..ir.func import Node, Operand, Value
 from ..ir.op import Op
@@ -68,6 +68,7 @@ class Results:
     trace: Trace
     known: Mapping[int, Way] = field(default_factory=dict)  # containers, by id
     operands: list[Operand] = field(default_factory=list)
+    sizes: dict[Symbol, int] = field(default_factory=dict)  # open: results that tell
     _numbers: dict[Value, int] = field(default_factory=dict)
 
     def number(self, x: Operand) -> Result:
@@ -82,7 +83,7 @@ class Results:
     def out(self, x: Any) -> Out:
         """Describe a leaf that the function returned."""
         if isinstance(x, SymInt):
-            return self._number(self.trace.assumptions.resolve(dims_of(x)))
+            return self._number(self._dim(dims_of(x)))
         if not isinstance(x, Tensor):
             if id(x) in self.known:
                 return Out(Same(self.known[id(x)]))
@@ -111,13 +112,15 @@ class Results:
             self.number(i) if isinstance(i, Value) else self._dim(i)
             for i in node.operands[1:]
         )
-        resolve = self.trace.assumptions.resolve
-        attrs = {k: _map_dims(resolve, a) for k, a in node.attrs.items()}
+        attrs = {k: _map_dims(self._dim, a) for k, a in node.attrs.items()}
         return Replay(node.op, indices, attrs)
 
     def _dim(self, i: Any) -> int | Expr:
         d = self.trace.assumptions.resolve(i)
         assert isinstance(d, int | Expr)
+        for s in sorted(self.trace.assumptions.open(d) - self.sizes.keys(), key=str):
+            value = self.trace.operand(self.trace.computed(dims.symbol(s.name)))
+            self.sizes[s] = self.number(value).number
         return d
 
 

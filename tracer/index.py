@@ -27,7 +27,6 @@ from .keys import (
     as_index_array,
     broadcast_index,
     in_range,
-    is_literal,
     is_array,
     is_literal,
     plan,

@@ -404,7 +404,7 @@ def slice_bounds(k: slice, n: Any) -> tuple[Any, Any, Any]:
 
 def _at_least_zero(gap: Any) -> Any:
     """Return a length: 0 where the end of a slice lies before its start."""
-    if isinstance(gap, SymInt):
+    if isinstance(gap, SymInt) and gap.is_open:
         return gap.clamped(0, None)
     return gap if gap > 0 else 0
 

@@ -120,7 +120,7 @@ class TraceOperators(EagerOperators):
         if condition is None:
             return super().and_(left, right) if is_and else super().or_(left, right)
         tests = trace.assumptions.tests
-        first = tests.get(condition._value, Test())
+        first = trace.test_of(condition)
         with trace.region(*(first.true if is_and else first.false)) as nodes:
             second = right()
             value = as_condition(trace, second)
@@ -133,7 +133,7 @@ class TraceOperators(EagerOperators):
         else:
             thunks = (right, lambda: left) if is_and else (lambda: left, right)
             out = self._branch(condition, *thunks, lambda: Slots([right]))
-        last = tests.get(getattr(value, "_value", None), Test())
+        last = trace.test_of(value)
         if isinstance(out, Tensor):
             both = (first, last)
             true = tuple(d for t in both for d in t.true if not trace.hidden(d))
@@ -244,12 +244,11 @@ class TraceOperators(EagerOperators):
             if as_condition(_trace(), more) is not None:
                 rest = list(items)
                 if rest:
-                    self.if_stmt(
-                        more,
-                        lambda: self._unrolled(iter(rest), extra_test, body, state),
-                        lambda: None,
-                        *state,
-                    )
+
+                    def others(rest: Any = rest) -> None:
+                        self._unrolled(iter(rest), extra_test, body, state)
+
+                    self.if_stmt(more, others, lambda: None, *state)
                 return
             if not more:
                 return

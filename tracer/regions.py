@@ -17,10 +17,10 @@ from ..ir.errors import RetrogradeError, UnsupportedError
 from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS, Kind
 from ..ir.types import I64, Type
-from .assume import NeedsValue, Test, dim_of
+from .assume import NeedsValue, dim_of
 from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
-from .rows import Range, Rows
+from .rows import Rows
 from .slots import CannotCarry, Key, Slots, Snapshot
 from .symbols import is_int
 from .tensor import Tensor
@@ -193,7 +193,7 @@ def branch(
 ) -> Any:
     """Trace both ways of a branch as a `cond`; returns the joined result."""
     before = slots.read()
-    test = trace.assumptions.tests.get(condition._value, Test())
+    test = trace.test_of(condition)
     sides = []
     for way, facts in ((then, test.true), (orelse, test.false)):
         try:
@@ -579,13 +579,7 @@ class ForLoop(_Loop):
                 self.carries.pop(("name", k, None), None)
         known = trace.assumptions
         self.trips: Dim = self._dim(rows.length)
-        plain = isinstance(rows, Range) and isinstance(rows.step, int)
-        if plain and rows.step == 1:  # type: ignore[attr-defined]
-            start, stop = self._dim(rows.start), self._dim(rows.stop)  # type: ignore[attr-defined]
-        else:
-            start, stop = 0, self.trips
-            plain = False
-        self.start, self.stop, self.plain = start, stop, plain
+        self.start, self.stop = map(self._dim, rows.bounds())
         name = targets[0] if targets else "i"
         with known.scope():
             self.index = known.symbol(None, [hint(name)])
@@ -619,7 +613,7 @@ class ForLoop(_Loop):
             try:
                 self.slots.restore(start)
                 i = trace.integer(self.index)
-                self.body(i if self.plain else self.rows.item(i))
+                self.body(self.rows.at(i))
                 after = self.slots.read()
             finally:
                 self.slots.restore(self.before)
@@ -693,7 +687,7 @@ class ForLoop(_Loop):
         """Write items appended to lists into arrays; tell whether these were there."""
         fits = True
         for k, count in self.slots.grown(start, after).items():
-            items = after.items[k][-count:]  # type: ignore[index]
+            items = after.items[k][-count:]
             label = self.slots.containers[k].name
             leaves, tree = flatten_tree(list(items))
             for x in leaves:
@@ -784,9 +778,7 @@ class WhileLoop(_Loop):
             try:
                 self.slots.restore(start)
                 condition = self.test()
-                facts = trace.assumptions.tests.get(
-                    getattr(condition, "_value", None), Test()
-                )
+                facts = trace.test_of(condition)
                 with trace.region(*facts.true) as second:
                     self.body()
                     after = self.slots.read()

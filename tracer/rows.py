@@ -27,6 +27,17 @@ class Rows(ABC):
     def item(self, k: Any) -> Any:
         """Return item `k`, which is in range."""
 
+    def bounds(self) -> tuple[Any, Any]:
+        """Return the first index of a loop over the items, and the one after the last.
+
+        Index `i` of that loop is at item `at(i)`.
+        """
+        return 0, self.length
+
+    def at(self, i: Any) -> Any:
+        """Return the item at an index of a loop."""
+        return self.item(i)
+
     def __len__(self) -> int:
         return int(self.length)
 
@@ -62,6 +73,16 @@ class Range(Rows):
 
     def item(self, k: Any) -> Any:
         return self.start + self.step * k
+
+    @property
+    def _is_plain(self) -> bool:
+        return isinstance(self.step, int) and self.step == 1
+
+    def bounds(self) -> tuple[Any, Any]:
+        return (self.start, self.stop) if self._is_plain else super().bounds()
+
+    def at(self, i: Any) -> Any:
+        return i if self._is_plain else self.item(i)
 
     def rest(self) -> Range:
         return Range(self.start + self.step, self.stop, self.step)

@@ -35,21 +35,22 @@ class Snapshot:
 
     def get(self, key: Key) -> Any:
         kind, k, item = key
-        if kind == "item":
-            held = self.items[k]
-            if isinstance(held, dict):
-                return held.get(item, _UNSET)
-            return held[item] if item < len(held) else _UNSET  # type: ignore[index,operator]
-        return (self.names if kind == "name" else self.variables)[k]
+        if kind != "item":
+            return (self.names if kind == "name" else self.variables)[k]
+        held: Any = self.items[k]
+        if isinstance(held, dict):
+            return held.get(item, _UNSET)
+        return held[item]
 
     def set(self, key: Key, value: Any) -> None:
         kind, k, item = key
-        if kind != "item":
+        held: Any = self.items[k] if kind == "item" else None
+        if held is None:
             (self.names if kind == "name" else self.variables)[k] = value
         elif value is _UNSET:
-            self.items[k].pop(item, None)  # type: ignore[union-attr,call-arg,arg-type]
+            held.pop(item, None)
         else:
-            self.items[k][item] = value  # type: ignore[index]
+            held[item] = value
 
     def copy(self) -> Snapshot:
         return Snapshot(

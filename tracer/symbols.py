@@ -80,11 +80,11 @@ def in_range(k: Any, size: Size) -> bool:
     return bool(-size <= k < size)  # type: ignore[operator]
 
 
-def clamp(k: Any, low: Size, high: Size) -> Any:
-    """Return `k` moved into low..high, both included."""
+def clamp(k: Any, low: Size, high: Size | None) -> Any:
+    """Return `k` moved into low..high, both included; no `high` is no bound."""
     if isinstance(k, SymInt):
         return k.clamped(low, high)
     for bound in (low, high):
         if isinstance(bound, SymInt):
             return bound.like(k).clamped(low, high)
-    return low if k < low else high if k > high else k
+    return low if k < low else high if high is not None and k > high else k

@@ -37,7 +37,7 @@ from ..ir.func import (
 from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
-from .assume import Assumptions, NeedsValue, TraceInt
+from .assume import Assumptions, NeedsValue, Test, TraceInt
 from .location import user_location
 from .modes import STATE, enable_grad
 from .order import empty
@@ -353,6 +353,10 @@ class Trace:
         x = self.operand(t)
         if isinstance(x, int | Expr):
             return self.integer(x)
+        static = None if self.in_region else self._static(x)
+        if static is not None:
+            self.root().statics.append(static)
+            return static.value
         s = self.assumptions.symbol(None, letters)
         self.apply(OPS["size"], (t,), {"count": s})
         self.assumptions.learn(*(f(s) for f in facts))
@@ -364,6 +368,11 @@ class Trace:
         self.apply(OPS["size"], (self.computed(d),), {"count": s, "checked": True})
         self.assumptions.learn(s)
         return self.integer(s)
+
+    def test_of(self, condition: Any) -> Test:
+        """Return what a computed bool says about dims."""
+        value = condition._value if isinstance(condition, Tensor) else None
+        return self.assumptions.tests.get(value, Test())
 
     # Regions -------------------------------------------------------------------------
 
@@ -438,8 +447,10 @@ class Trace:
         xs = tuple(self.operand(x) for x in operands)
         attrs = {k: self.attr(a) for k, a in attrs.items()}
         if "count" in attrs and attrs["count"] is None:
-            attrs["count"] = self.assumptions.symbol(None, "cdefghij")
-            self.assumptions.counts |= dims.symbols_of(attrs["count"])
+            count = self.assumptions.symbol(None, "cdefghij")
+            self.assumptions.counts |= dims.symbols_of(count)
+            self.assumptions.learn(count)
+            attrs["count"] = count
         self.builder.loc = user_location()
         base = None
         if op.views is not None:

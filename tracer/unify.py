@@ -18,6 +18,7 @@ from .symbols import SymInt, is_int
 from .tensor import Tensor
 from .trace import Trace
 
+CONSTANTS = (bool, int, float, complex, str, bytes)
 PYTHON = "biufc"  # kinds of dtypes, smaller first
 
 
@@ -34,7 +35,7 @@ def is_missing(x: Any) -> bool:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Tell whether two leaves are the same to Python: one object, or equal constants."""
+    """Tell whether two leaves are one object, or equal constants."""
     if a is b:
         return True
     if isinstance(a, TraceInt) and isinstance(b, TraceInt):
@@ -42,8 +43,7 @@ def is_same(a: Any, b: Any) -> bool:
         return bool(resolve(a.dim) == resolve(b.dim))
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.is_traced and b.is_traced and a._value is b._value
-    constant = bool | int | float | complex | str | bytes | type(None)
-    if type(a) is not type(b) or not isinstance(a, constant):
+    if type(a) is not type(b) or not isinstance(a, CONSTANTS):
         return False
     return repr(a) == repr(b)  # tells -0.0 from 0.0, and nan is itself
 

@@ -115,13 +115,10 @@ def round_(x: Any, ndigits: Any = None) -> Any:
     return apply("number", r) if x.type.weak else r
 
 
-for _original, _ours in (
-    (range, symbolic_range),
-    (enumerate, enumerated),
-    (zip, zipped),
-    (reversed, backwards),
-):
-    BUILTINS[_original] = _ours
+BUILTINS[range] = symbolic_range
+BUILTINS[enumerate] = enumerated
+BUILTINS[zip] = zipped
+BUILTINS[reversed] = backwards
 
 
 @_replaces(len)
