@@ -14,7 +14,8 @@ itself, `NeedsValue`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -55,6 +56,7 @@ class Assumptions:
         self.counts: set[Symbol] = set()  # of masks: they may be assumed
         self.tests: dict[Any, Test] = {}  # by the values of computed bools
         self.visible: set[Symbol] = set()  # open symbols that are defined here
+        self.growing: set[int] = set()  # ids of lists that get items in open loops
         self._letters: set[str] = set()
 
     def symbol(self, hint: int | None, letters: Sequence[str]) -> Expr:
@@ -75,10 +77,12 @@ class Assumptions:
     def scope(self) -> Iterator[None]:
         """Forget at the end what was learned of open symbols inside."""
         local, ranges, visible = self.local, dict(self.ranges), set(self.visible)
+        growing = set(self.growing)
         try:
             yield
         finally:
             self.local, self.ranges, self.visible = local, ranges, visible
+            self.growing = growing
 
     def learn(self, *facts: Dim) -> None:
         """Add facts (each at least 0) until the end of the scope."""
@@ -93,6 +97,16 @@ class Assumptions:
     def here(self) -> Facts:
         """Return all that holds in the regions that are being traced."""
         return self.facts.having(*self.local) if self.local else self.facts
+
+    def check_complete(self, x: object) -> None:
+        """Raise where a list is looked at that grows in a loop being traced."""
+        if id(x) in self.growing:
+            raise NeedsValue(
+                "a list is read that grows in the same loop",
+                location=user_location(),
+                rule="The body of a loop is traced once, for all iterations.",
+                hint="keep the last item, or a count, in a variable of its own",
+            )
 
     def open(self, *ds: Dim) -> frozenset[Symbol]:
         """Return the symbols that have no value while the function is traced."""
@@ -150,11 +164,20 @@ class Assumptions:
             self.assume(gap if holds else below)
             return holds
         for claim, answer in ((gap, True), (below, False)):
-            least = self._least(claim)
-            if least is not None and self.value(least) >= 0:
-                self.assume(least)
+            if self._covers(claim):
                 return answer
         return None
+
+    def _covers(self, claim: Dim) -> bool:
+        """Tell whether a fact about the arguments gives `claim >= 0` in all iterations.
+
+        It becomes a guard.
+        """
+        least = self._least(self.resolve(claim))
+        if least is None or self.value(least) < 0:
+            return False
+        self.assume(least)
+        return True
 
     def _least(self, d: Dim) -> Dim | None:
         """Return the least value of a dim over the iterations of the open loops."""
@@ -179,7 +202,7 @@ class Assumptions:
             return True
         if self.here().differ(a, b):
             return False
-        if self._assume_count(a, b):
+        if self._assume_count(a, b) or self._assume_sizes(a, b):
             return True
         return self.equals(a, b)
 
@@ -206,6 +229,25 @@ class Assumptions:
             return True
         return False
 
+    def _assume_sizes(self, a: Dim, b: Dim) -> bool:
+        """Assume that sizes that are equal in this call are, if that makes a == b.
+
+        For instance the sizes of `x[i:k]` and `y[i:k]`, both clamped.
+        """
+        if not self.open(a, b):
+            return False
+        left, right = dims.symbols_of(a), dims.symbols_of(b)
+        pairs: dict[Symbol, Dim] = {}
+        for s in sorted(left - right, key=str):
+            for t in sorted(right - left, key=str):
+                if s in self.hints and self.hints[s] == self.hints.get(t):
+                    pairs[s] = dims.symbol(t.name)
+        if not pairs or dims.substitute(a, pairs) != b:
+            return False
+        for s, d in pairs.items():
+            self.substitute(s, d)
+        return True
+
     def at_least(self, a: Dim, b: Dim) -> bool:
         gap = dims.add(a, dims.mul(b, -1))
         answer = self.decide(gap)
@@ -213,19 +255,29 @@ class Assumptions:
             raise self.needs_value(gap)
         return answer
 
-    def at_least_zero(self, d: Dim) -> Dim:
-        """Return max(d, 0), without the maximum where it is decided."""
-        return self.maximum(d, 0)
-
     def maximum(self, a: Dim, b: Dim) -> Dim:
         """Return the larger of two dims."""
-        answer = self.decide(dims.add(a, dims.mul(b, -1)))
-        return dims.maximum(a, b) if answer is None else a if answer else b
+        answer = self._in_order(a, b)
+        return dims.maximum(a, b) if answer is None else b if answer else a
 
     def minimum(self, a: Dim, b: Dim) -> Dim:
         """Return the smaller of two dims."""
-        answer = self.decide(dims.add(a, dims.mul(b, -1)))
-        return dims.minimum(a, b) if answer is None else b if answer else a
+        answer = self._in_order(a, b)
+        return dims.minimum(a, b) if answer is None else a if answer else b
+
+    def _in_order(self, a: Dim, b: Dim) -> bool | None:
+        """Tell whether a <= b; where they may be equal either answer is right."""
+        gap = dims.add(b, dims.mul(a, -1))
+        if self.proves(gap):
+            return True
+        if self.proves(dims.mul(gap, -1)):
+            return False
+        if not self.open(gap):
+            return self.decide(gap)
+        for claim, answer in ((gap, True), (dims.mul(gap, -1), False)):
+            if self._covers(claim):
+                return answer
+        return None
 
     def assume(self, d: Dim) -> None:
         """Add the fact d >= 0."""
@@ -298,26 +350,40 @@ class TraceInt(SymInt):
     def __bool__(self) -> bool:
         return bool(self != 0)
 
+    def _as_number(self, other: Any, compute: Callable[[Any], Any]) -> Any:
+        """Compute with a number that is no int; others have their own operators."""
+        if isinstance(other, float | complex):
+            return compute(self._number())
+        return NotImplemented
+
     def _compute(self, d: Dim) -> Any:
         return self.trace.integer(d)
 
     def __add__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._compute(self.dim + d)
+        if d is None:
+            return self._as_number(other, lambda k: k + other)
+        return self._compute(self.dim + d)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._compute(self.dim - d)
+        if d is None:
+            return self._as_number(other, lambda k: k - other)
+        return self._compute(self.dim - d)
 
     def __rsub__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._compute(d - self.dim)
+        if d is None:
+            return self._as_number(other, lambda k: other - k)
+        return self._compute(d - self.dim)
 
     def __mul__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._compute(self.dim * d)
+        if d is None:
+            return self._as_number(other, lambda k: k * other)
+        return self._compute(self.dim * d)
 
     __rmul__ = __mul__
 
@@ -333,11 +399,15 @@ class TraceInt(SymInt):
 
     def __floordiv__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._divide(self.dim, d)
+        if d is None:
+            return self._as_number(other, lambda k: k // other)
+        return self._divide(self.dim, d)
 
     def __rfloordiv__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._divide(d, self.dim)
+        if d is None:
+            return self._as_number(other, lambda k: other // k)
+        return self._divide(d, self.dim)
 
     def _divide(self, a: Dim, b: Dim) -> Any:
         if self.trace.assumptions.same(b, 0):
@@ -347,13 +417,13 @@ class TraceInt(SymInt):
     def __mod__(self, other: Any) -> Any:
         d = dim_of(other)
         if d is None:
-            return NotImplemented
+            return self._as_number(other, lambda k: k % other)
         return self - self._divide(self.dim, d) * other
 
     def __rmod__(self, other: Any) -> Any:
         d = dim_of(other)
         if d is None:
-            return NotImplemented
+            return self._as_number(other, lambda k: other % k)
         return other - self._divide(d, self.dim) * self
 
     def __divmod__(self, other: Any) -> Any:
@@ -407,7 +477,7 @@ class TraceInt(SymInt):
         """Tell whether sign * (self - other) >= offset; a traced bool if it is open."""
         d = dim_of(other)
         if d is None:
-            return NotImplemented
+            return self._as_number(other, lambda k: COMPARISONS[op](k, other))
         gap = dims.add(dims.mul(self.dim - d, sign), -offset)
         answer = self.trace.assumptions.decide(gap)
         if answer is not None:
@@ -491,8 +561,7 @@ class TraceInt(SymInt):
     def clamped(self, low: Any, high: Any) -> Any:
         known = self.trace.assumptions
         a, b = dim_of(low), dim_of(high)
-        assert a is not None
-        out = known.maximum(self.dim, a)
+        out = self.dim if a is None else known.maximum(self.dim, a)
         return self._compute(out if b is None else known.minimum(out, b))
 
     def __array_ufunc__(
@@ -503,6 +572,14 @@ class TraceInt(SymInt):
             x.trace.number(x.dim) if isinstance(x, TraceInt) else x for x in inputs
         ]
         return getattr(ufunc, method)(*numbers, **kwargs)
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+}
 
 
 def _test(op: str, x: TraceInt, y: Any, test: Test) -> Any:

@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 
+from ..ir import dims
+from ..ir.dims import Dim
 from ..ir.errors import RetrogradeError, UnsupportedError
 from ..ir.func import Node
 from ..ir.op import OPS, Kind
 from . import dispatch
-from .assume import NeedsValue, Test, negated
+from .assume import NeedsValue, Test, dim_of, negated
 from .containers import flatten_tree
 from .convert import Operators
 from .location import user_location
 from .regions import ForLoop, WhileLoop, branch
 from .rows import Rows, rows_of
-from .slots import Slots
+from .slots import Differs, Slots
 from .tensor import Tensor
 from .trace import Trace
 from .unify import as_condition
@@ -95,6 +97,7 @@ class TraceOperators(EagerOperators):
         self, condition: Any, body: Thunk, orelse: Thunk, slots: Callable[[], Slots]
     ) -> Any:
         trace = _trace()
+        trace.assumptions.check_complete(condition)
         test = as_condition(trace, condition)
         if test is None:
             return body() if condition else orelse()
@@ -159,13 +162,15 @@ class TraceOperators(EagerOperators):
         target: str,
     ) -> None:
         trace, rows = _trace(), rows_of(iterable)
+        trace.assumptions.check_complete(iterable)
         state = (get_state, set_state, names, live)
         if rows is None:
             self._unrolled(iter(iterable), extra_test, body, state)
             return
-        length = rows.length
         reason: NeedsValue | None = None
-        if body.__code__ not in self.plain and not _is_short(length):
+        for first in (True, False):
+            if body.__code__ in self.plain or _is_short(rows.length):
+                break
             try:
                 self._for_region(trace, rows, extra_test, body, state, target)
                 return
@@ -173,8 +178,14 @@ class TraceOperators(EagerOperators):
                 if _is_about_outer(trace, error):
                     raise
                 reason = error
+            if not (first and isinstance(reason, Differs) and extra_test is None):
+                break
+            if not trace.assumptions.decide(_less_one(rows.length)):
+                break
+            body(rows.item(0))  # from the second iteration on the types may agree
+            rows = rows.rest()
         try:
-            items = list(map(rows.item, range(_few(length))))
+            items = list(map(rows.item, range(_few(rows.length))))
         except NeedsValue as error:
             raise reason or error from None
         if len(items) > LIMIT and reason is not None and not _is_empty(reason):
@@ -288,6 +299,12 @@ def _trace() -> Trace:
     trace = dispatch.active_trace()
     assert isinstance(trace, Trace)
     return trace
+
+
+def _less_one(length: Any) -> Dim:
+    d = dim_of(length)
+    assert d is not None
+    return dims.add(d, -1)
 
 
 def _is_short(length: Any) -> bool:

@@ -24,7 +24,7 @@ from .rows import Rows
 from .slots import CannotCarry, Key, Slots, Snapshot
 from .symbols import is_int
 from .tensor import Tensor
-from .trace import Trace
+from .trace import HiddenTrace, Trace
 from .unify import (
     as_type,
     flatten_pair,
@@ -609,7 +609,9 @@ class ForLoop(_Loop):
             known.visible.add(s)
             start = self.stand_ins()
             for k, stack in self.stacks.items():
-                start.items[k] = [stack.poison] * len(self.before.items[k])
+                poison = Tensor.traced(stack.hidden, 0.0)
+                start.items[k] = [poison] * len(self.before.items[k])
+                known.growing |= {id(stack.hidden), id(self.slots.containers[k].owner)}
             try:
                 self.slots.restore(start)
                 i = trace.integer(self.index)
@@ -685,7 +687,7 @@ class ForLoop(_Loop):
 
     def _stack(self, start: Snapshot, after: Snapshot) -> bool:
         """Write items appended to lists into arrays; tell whether these were there."""
-        fits = True
+        fits, known = True, self.trace.assumptions
         for k, count in self.slots.grown(start, after).items():
             items = after.items[k][-count:]
             label = self.slots.containers[k].name
@@ -700,7 +702,9 @@ class ForLoop(_Loop):
             types = tuple(self._outside(type_in(self.trace, x), label) for x in leaves)
             stack = self.stacks.get(k)
             if stack is None or (stack.tree, stack.types) != (tree, types):
-                self.stacks[k] = _Stack(tree, types, self._fixed_trips())
+                self.stacks[k] = _Stack(
+                    HiddenTrace(known), tree, types, self._fixed_trips()
+                )
                 fits = False
             else:
                 stack.write(self.trace, leaves, self.trace.integer(self.position()))
@@ -726,11 +730,12 @@ class ForLoop(_Loop):
 class _Stack:
     """Arrays for the items that a list gets in a loop."""
 
-    def __init__(self, tree: Tree, types: tuple[Type, ...], trips: int) -> None:
+    def __init__(
+        self, hidden: HiddenTrace, tree: Tree, types: tuple[Type, ...], trips: int
+    ) -> None:
         self.tree, self.types, self.trips = tree, types, trips
         self.arrays: list[Tensor] = []
-        # Whoever reads the list inside the loop meets this.
-        self.poison = Tensor.traced(Trace(name="list"), 0.0)
+        self.hidden = hidden  # whoever reads an item inside the loop meets this
 
     def make(self, trace: Trace) -> None:
         """Append the arrays, where they are not there."""

@@ -25,6 +25,10 @@ class CannotCarry(NeedsValue):
     """A change that cannot be carried from one iteration to the next by values."""
 
 
+class Differs(CannotCarry):
+    """Two values that cannot be joined: their structures or types differ."""
+
+
 @dataclass(slots=True)
 class Snapshot:
     """What all slots hold at one moment."""
@@ -198,4 +202,4 @@ def _refill(held: Contents, items: Contents) -> None:
             held[key] = x
 
 
-__all__ = ["CannotCarry", "Key", "Place", "Slots", "Snapshot"]
+__all__ = ["CannotCarry", "Differs", "Key", "Place", "Slots", "Snapshot"]

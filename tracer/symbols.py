@@ -50,8 +50,8 @@ class SymInt(ABC):
         """Return self, counted from the end of an axis of `size` if it is negative."""
 
     @abstractmethod
-    def clamped(self, low: Size, high: Size | None) -> Size:
-        """Return self moved into low..high, both included; no `high` is no bound."""
+    def clamped(self, low: Size | None, high: Size | None) -> Size:
+        """Return self moved into low..high, both included; None is no bound."""
 
 
 Size: TypeAlias = int | SymInt
@@ -80,11 +80,13 @@ def in_range(k: Any, size: Size) -> bool:
     return bool(-size <= k < size)  # type: ignore[operator]
 
 
-def clamp(k: Any, low: Size, high: Size | None) -> Any:
-    """Return `k` moved into low..high, both included; no `high` is no bound."""
+def clamp(k: Any, low: Size | None, high: Size | None) -> Any:
+    """Return `k` moved into low..high, both included; None is no bound."""
     if isinstance(k, SymInt):
         return k.clamped(low, high)
     for bound in (low, high):
         if isinstance(bound, SymInt):
             return bound.like(k).clamped(low, high)
-    return low if k < low else high if high is not None and k > high else k
+    if low is not None and k < low:
+        return low
+    return high if high is not None and k > high else k

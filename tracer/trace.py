@@ -106,6 +106,7 @@ class Trace:
         self.written: set[Value] = set()  # roots that were written
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
+        self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
         self._keep: list[Any] = []
 
     # Parameters ------------------------------------------------------------------
@@ -220,6 +221,8 @@ class Trace:
         )
 
     def _outside(self, x: Tensor) -> Tensor:
+        if isinstance(x._trace, HiddenTrace):
+            x._trace.check()
         if x._trace is not None and not self._is_inside(x._trace):
             raise UnsupportedError(
                 "a value of a finished trace is used",
@@ -357,10 +360,18 @@ class Trace:
         if static is not None:
             self.root().statics.append(static)
             return static.value
+        if x in self._ints:
+            return self.integer(self._ints[x])
         s = self.assumptions.symbol(None, letters)
         self.apply(OPS["size"], (t,), {"count": s})
         self.assumptions.learn(*(f(s) for f in facts))
+        assert isinstance(x, Value)
+        self._ints[x] = s
         return self.integer(s)
+
+    def check_complete(self, x: object) -> None:
+        """Raise where a list is looked at that grows in a loop being traced."""
+        self.assumptions.check_complete(x)
 
     def as_size(self, d: Dim) -> Any:
         """Return a dim as one that the program has checked to be at least 0."""
@@ -389,12 +400,13 @@ class Trace:
         Nothing that is remembered for later use may be one of its values.
         """
         constants, captured = dict(self._constants), dict(self.captured)
+        ints = dict(self._ints)
         try:
             with self.assumptions.scope(), self.builder.block() as nodes:
                 self.assumptions.learn(*facts)
                 yield nodes
         finally:
-            self._constants = constants
+            self._constants, self._ints = constants, ints
             self.captured = {
                 k: (x, v)
                 for k, (x, v) in self.captured.items()
@@ -737,6 +749,24 @@ class Trace:
         }
         known = (*self.assumptions.facts.known, *self.given)
         return Facts(tuple(e for e in known if not dims.symbols_of(e) & unused))
+
+
+class HiddenTrace(Trace):
+    """What stands for items of a list that a loop appends to: nobody may read them."""
+
+    def __init__(self, assumptions: Assumptions) -> None:
+        super().__init__()
+        self.assumptions = assumptions
+
+    def check(self) -> None:
+        """Raise: an item is read."""
+        self.assumptions.check_complete(self)
+
+    def convert_to_python(self, t: Tensor, kind: str) -> Any:
+        self.check()
+
+    def apply(self, op: Op, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        self.check()
 
 
 def check_plain(x: Any, role: str) -> None:

@@ -13,7 +13,7 @@ from .assume import TraceInt
 from .containers import Tree, flatten_tree
 from .convert import NO_VALUE, Undefined
 from .location import user_location
-from .slots import CannotCarry
+from .slots import Differs
 from .symbols import SymInt, is_int
 from .tensor import Tensor
 from .trace import Trace
@@ -53,7 +53,7 @@ def flatten_pair(a: Any, b: Any, what: str) -> tuple[list[Any], list[Any], Tree]
     x, tree = flatten_tree(a)
     y, other = flatten_tree(b)
     if tree != other:
-        raise CannotCarry(
+        raise Differs(
             f"{what} is a {_kind(a)} on one way and a {_kind(b)} on the other",
             location=user_location(),
             rule="A name has one kind of value after a branch, and at the start of "
@@ -100,8 +100,8 @@ def join(trace: Trace, a: Type, b: Type, what: str) -> Type:
     raise _differ(a, b, what)
 
 
-def _differ(a: Type, b: Type, what: str) -> CannotCarry:
-    return CannotCarry(
+def _differ(a: Type, b: Type, what: str) -> Differs:
+    return Differs(
         f"{what} is {a} on one way and {b} on the other",
         location=user_location(),
         rule="A name has one type after a branch, and at the start of every iteration "
