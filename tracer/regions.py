@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, TypeAlias
 
 from ..ir import dims
@@ -39,6 +40,7 @@ from .unify import (
 Thunk: TypeAlias = Callable[[], Any]
 INT = Type(I64, weak=True)
 ATTEMPTS = 12
+MOST_GUESSED = 2  # ints of a loop whose direction is guessed
 
 
 # ---------------------------------------------------------------- branches
@@ -293,9 +295,17 @@ class _Loop:
 
     def run(self) -> None:
         """Trace the loop as a region. Raises `NeedsValue` where that cannot be."""
+        guesses: Iterator[Carries] | None = None
         for _ in range(ATTEMPTS):
-            if self.attempt():
-                return
+            try:
+                if self.attempt():
+                    return
+            except NeedsValue:
+                guesses = self._directions() if guesses is None else guesses
+                guess = next(guesses, None)
+                if guess is None:
+                    raise
+                self.carries = guess
         raise CannotCarry(
             "the variables of a loop keep changing their types",
             location=user_location(),
@@ -320,6 +330,29 @@ class _Loop:
                 t = type_in(self.trace, x)
                 out[key] = Carry(flatten_tree(x)[1], (Carried(t),))
         return out
+
+    def _directions(self) -> Iterator[Carries]:
+        """Yield carries whose ints rise or fall, for bodies that need to know.
+
+        An attempt fits only where they do.
+        """
+        unknown = [
+            (key, k)
+            for key, carry in self.carries.items()
+            for k, leaf in enumerate(carry.leaves)
+            if leaf == Integer()
+        ]
+        if not unknown or len(unknown) > MOST_GUESSED:
+            return
+        ways = (Integer(rises=True), Integer(falls=True))
+        for guess in product(ways, repeat=len(unknown)):
+            new = {key: list(carry.leaves) for key, carry in self.carries.items()}
+            for (key, k), leaf in zip(unknown, guess, strict=True):
+                new[key][k] = leaf
+            yield {
+                key: Carry(carry.tree, tuple(new[key]))
+                for key, carry in self.carries.items()
+            }
 
     # Stand-ins ------------------------------------------------------------------------
 
