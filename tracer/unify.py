@@ -150,15 +150,11 @@ def as_condition(trace: Trace, x: Any) -> Tensor | None:
     return x  # type: ignore[no-any-return]
 
 
-__all__ = [
-    "as_condition",
-    "as_type",
-    "flatten_pair",
-    "is_int",
-    "is_missing",
-    "is_same",
-    "is_value",
-    "join",
-    "nothing",
-    "type_in",
-]
+def is_python_int(x: Any) -> bool:
+    """Tell whether a leaf is a Python int, concrete or symbolic."""
+    return is_int(x) and not hasattr(x, "dtype")
+
+
+def hint(what: str) -> str:
+    text = "".join(c if c.isalnum() else "_" for c in what).strip("_")
+    return text if text and not text[0].isdigit() else "t"
