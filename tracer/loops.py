@@ -25,6 +25,7 @@ from .slots import CannotCarry, Key, Slots, Snapshot
 from .tensor import Tensor
 from .trace import HiddenTrace, Trace
 from .unify import (
+    as_condition,
     as_type,
     flatten_pair,
     hint,
@@ -99,6 +100,9 @@ class _Loop:
         self.yields: list[Operand] = []
         self.made: list[Any] = []
         self.visible = set(trace.assumptions.visible)
+        held = [*self.before.names, *self.before.variables]
+        self.iterators = {id(x) for x in held if isinstance(x, Iterator)}
+        self.iterators |= slots.iterators
 
     def run(self) -> None:
         """Trace the loop as a region. Raises `NeedsValue` where that cannot be."""
@@ -416,6 +420,7 @@ class ForLoop(_Loop):
         with trace.region(*facts) as nodes:
             known.ranges[s] = (self.start, last)
             known.visible.add(s)
+            known.growing |= self.iterators
             start = self.stand_ins()
             for k, stack in self.stacks.items():
                 poison = Tensor.traced(stack.hidden, 0.0)
@@ -590,10 +595,13 @@ class WhileLoop(_Loop):
     def attempt(self) -> bool:
         trace = self.trace
         with trace.region() as first:
+            trace.assumptions.growing |= self.iterators
             start = self.stand_ins()
             try:
                 self.slots.restore(start)
                 condition = self.test()
+                computed = as_condition(trace, condition)
+                condition = condition if computed is None else computed
                 facts = trace.test_of(condition)
                 with trace.region(*facts.true) as second:
                     self.body()

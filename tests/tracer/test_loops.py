@@ -1,4 +1,4 @@
-"""Loops and branches of Python, captured as regions: values, final arrays, gradients."""
+"""Loops and branches captured as regions: values, final arrays, gradients."""
 
 from typing import Any
 
