@@ -20,7 +20,7 @@ from .assume import dim_of
 from .branches import INT, Thunk
 from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
-from .rows import Rows
+from .rows import Range, Rows
 from .slots import CannotCarry, Key, Slots, Snapshot
 from .tensor import Tensor
 from .trace import HiddenTrace, Trace
@@ -590,7 +590,6 @@ class WhileLoop(_Loop):
     ) -> None:
         super().__init__(trace, slots)
         self.test, self.body = test, body
-        self.static = False  # whether Python knows the condition
 
     def attempt(self) -> bool:
         trace = self.trace
@@ -622,11 +621,13 @@ class WhileLoop(_Loop):
                         yields = tuple(self.passed_on(after))
             finally:
                 self.slots.restore(self.before)
+        counted = self._as_range(condition, start, after)
+        if counted is not None and all(_is_scalar_op(n) for n in first):
+            raise Counted(counted)
         if not fits:
             self.carries = carries
             return False
         if not isinstance(condition, Tensor):
-            self.static = True
             raise CannotCarry(
                 "a loop whose condition Python knows",
                 location=user_location(),
@@ -640,3 +641,38 @@ class WhileLoop(_Loop):
         results = trace.control(OPS["while"], inits, {}, [test, block], types, hints)
         self.finish(results, after, None)
         return True
+
+    def _as_range(self, condition: Any, start: Snapshot, after: Snapshot) -> Any:
+        """Return the range that a counter runs over, if that alone ends the loop."""
+        facts = self.trace.test_of(condition).true
+        if len(facts) != 1:
+            return None
+        outer = self.outer_symbols()
+        for key, carry in self.carries.items():
+            if carry.leaves != (Integer(),):
+                continue
+            given, now = self._dim(start.get(key)), self._dim(after.get(key))
+            step = dims.add(now, dims.mul(given, -1))
+            if not isinstance(step, int) or step == 0:
+                continue
+            # The condition: given <= last, or given >= last going down.
+            way = 1 if step > 0 else -1
+            last = dims.add(given, dims.mul(facts[0], way))
+            if dims.symbols_of(last) <= outer:
+                stop = self.trace.integer(dims.add(last, way))
+                return Range(self.before.get(key), stop, step)
+        return None
+
+
+def _is_scalar_op(node: Node) -> bool:
+    return node.op.kind in (Kind.SIZE, Kind.ELEMENTWISE) and not any(
+        v.type.shape for v in node.results
+    )
+
+
+class Counted(Exception):
+    """A `while` that is a `for` over a range."""
+
+    def __init__(self, rows: Range) -> None:
+        super().__init__(rows)
+        self.rows = rows

@@ -25,7 +25,7 @@ from .branches import branch
 from .containers import flatten_tree
 from .convert import Operators
 from .location import user_location
-from .loops import ForLoop, WhileLoop
+from .loops import Counted, ForLoop, WhileLoop
 from .rows import Mapped, Rows, rows_of
 from .slots import Differs, Slots
 from .tensor import Tensor
@@ -325,7 +325,7 @@ class TraceOperators(EagerOperators):
             if count <= 1 or as_condition(trace, more) is not None:
                 try:
                     slots = Slots([test, body], get_state, set_state, names, live)
-                    WhileLoop(trace, slots, test, body).run()
+                    _while(trace, slots, test, body)
                     return
                 except NeedsValue as error:
                     if _is_about_outer(trace, error):
@@ -338,6 +338,16 @@ class TraceOperators(EagerOperators):
                 return
             body()
         raise _too_long(reason, LIMIT)
+
+
+def _while(
+    trace: Trace, slots: Slots, test: Callable[[], Any], body: Callable[[], None]
+) -> None:
+    """Trace a `while`, as a `for` where a counter alone ends it."""
+    try:
+        WhileLoop(trace, slots, test, body).run()
+    except Counted as counted:
+        ForLoop(trace, slots, counted.rows, lambda _: body(), ()).run()
 
 
 def _trace() -> Trace:

@@ -5,6 +5,7 @@
 """
 
 import math
+from collections import deque
 
 import numpy as np
 
@@ -488,6 +489,79 @@ def gl(x):
     return G
 
 
+def counted_up(x):
+    i = 1
+    s = 0.0
+    while i < len(x):
+        x[i] += x[i - 1] * 0.5
+        s += x[i]
+        i += 2
+    return s + i
+
+
+def counted_to(x):
+    i = 0
+    n = len(x)
+    s = 1.0
+    while i <= n - 2:
+        s = s * np.cos(x[i] * x[i + 1])
+        i += 1
+    return s
+
+
+def counted_down(x):
+    i = len(x) - 1
+    s = 1.0
+    while i >= 0:
+        s = s * np.cos(x[i])
+        i -= 1
+    return s
+
+
+class Slotted:
+    __slots__ = ("t", "n")
+
+    def __init__(self):
+        self.t = 0.0
+        self.n = 0
+
+    def add(self, v):
+        self.t = self.t + v
+        self.n += 1
+
+
+def slotted_state(x):
+    s = Slotted()
+    for i in range(len(x)):
+        s.add(x[i] ** 2)
+    return s.t * s.n
+
+
+def deque_state(x):
+    q = deque([0.0])
+    for i in range(len(x)):
+        q.append(q.popleft() + x[i])
+    return q[0]
+
+
+def set_state(x):
+    seen = set()
+    s = 0.0
+    for i in range(len(x)):
+        if i not in seen:
+            s += x[i]
+        seen.add(i // 2)
+    return s
+
+
+def iterator_from_outside(x):
+    it = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    s = 0.0
+    for i in range(len(x)):
+        s += x[i] * next(it)
+    return s
+
+
 def v(shape):
     """Return random numbers, the same for every process."""
     return RNG.standard_normal(shape)
@@ -546,6 +620,13 @@ CASES = {
         (poly, (v(4), 0.7)),
         (shrink, (v(9),)),
         (bubble, (v(6),)),
+        (counted_up, (v(6),)),
+        (counted_to, (v(6),)),
+        (counted_down, (v(6),)),
+        (slotted_state, (v(5),)),
+        (deque_state, (v(5),)),
+        (set_state, (v(5),)),
+        (iterator_from_outside, (v(5),)),
         (gl, (v(4),)),
     ]
 }

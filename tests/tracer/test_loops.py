@@ -11,7 +11,10 @@ from retrograde.ir.func import walk
 from retrograde.ir.op import Kind
 
 REGIONS = (Kind.FOR, Kind.WHILE, Kind.COND)
-UNROLLED = {"append_read", "shrink", "matchy", "gradin"}
+UNROLLED = {
+    *("append_read", "shrink", "matchy", "gradin"),
+    *("slotted_state", "deque_state", "set_state", "iterator_from_outside"),
+}
 
 
 def copies(args: Any) -> list[Any]:
