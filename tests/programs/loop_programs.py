@@ -519,7 +519,7 @@ def counted_down(x):
 
 
 class Slotted:
-    __slots__ = ("t", "n")
+    __slots__ = ("n", "t")
 
     def __init__(self):
         self.t = 0.0
