@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ class _Watch:
             self.margin = min(self.margin, float(np.min(np.abs(a - b))))
 
     def compare(self, names: tuple[str, ...], *operands: Any) -> bool:
-        pairs = list(zip(operands, operands[1:], strict=False))
+        pairs = list(pairwise(operands))
         for (a, b), name in zip(pairs, names, strict=True):
             if name in ("Lt", "LtE", "Gt", "GtE"):
                 self.near(a, b) if not isinstance(a, int) else self.near(b, a)
