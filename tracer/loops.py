@@ -17,7 +17,7 @@ from ..ir.dims import Dim, Symbol
 from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS, Kind
 from ..ir.types import Type
-from .assume import dim_of
+from .assume import NeedsValue, dim_of
 from .branches import INT, Thunk
 from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
