@@ -18,7 +18,7 @@ from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS, Kind
 from ..ir.types import Type
 from .assume import NeedsValue, dim_of
-from .branches import INT, Thunk
+from .branches import INT, Thunk, is_older
 from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
 from .rows import Range, Rows
@@ -98,6 +98,7 @@ class _Loop:
         self.before = slots.read()
         self.carries: Carries = self._guess()
         self.params: list[Value] = []
+        self.inside: tuple[list[Node], ...] = ()  # nodes of the present attempt
         self.inits: list[Operand] = []
         self.yields: list[Operand] = []
         self.made: list[Any] = []
@@ -282,11 +283,22 @@ class _Loop:
                 if old is not None:
                     return old
                 raise self._unbound(what)
+            if self.slots.is_ours(key) and self._is_older(x):
+                new.append(Fixed())
+                continue
             have = type_in(self.trace, x)
             if old is not None and isinstance(was := old.leaves[k], Carried):
                 have = join(self.trace, was.type, have, what)
             new.append(Carried(self._outside(have, what)))
         return Carry(tree, tuple(new))
+
+    def _is_older(self, x: Any) -> bool:
+        """Tell whether `x` was there before the loop: the same in all iterations."""
+        return (
+            isinstance(x, Tensor)
+            and x._value not in self.params
+            and all(is_older(x, nodes) for nodes in self.inside)
+        )
 
     def _unbound(self, what: str) -> CannotCarry:
         return CannotCarry(
@@ -451,6 +463,7 @@ class ForLoop(_Loop):
             dims.add(last, dims.mul(self.index, -1)),
         )
         with trace.region(*facts) as nodes:
+            self.inside = (nodes,)
             known.ranges[s] = (self.start, last)
             known.visible.add(s)
             known.growing |= self.iterators
@@ -636,6 +649,7 @@ class WhileLoop(_Loop):
                 condition = condition if computed is None else computed
                 facts = trace.test_of(condition)
                 with trace.region(*facts.true) as second:
+                    self.inside = (first, second)
                     self.body()
                     after = self.slots.read()
                     for k in self.slots.grown(start, after):
@@ -677,9 +691,9 @@ class WhileLoop(_Loop):
 
     def _as_range(self, condition: Any, start: Snapshot, after: Snapshot) -> Any:
         """Return the range that a counter runs over, if that alone ends the loop."""
-        facts = self.trace.test_of(condition).true
-        if len(facts) != 1:
-            return None
+        facts, opposite = self.trace.test_of(condition)
+        if len(facts) != 1 or opposite != (dims.add(dims.mul(facts[0], -1), -1),):
+            return None  # it says more than that
         outer = self.outer_symbols()
         for key, carry in self.carries.items():
             if carry.leaves != (Integer(),):

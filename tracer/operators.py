@@ -106,7 +106,7 @@ class TraceOperators(EagerOperators):
             return branch(trace, test, body, orelse, slots())
         except NeedsValue as error:
             reason: UnsupportedError = error
-        except (UnsupportedError, InternalError):
+        except (UnsupportedError, InternalError, Counted):
             raise
         except Exception as error:  # one of the ways raises
             reason = _raises(error)
@@ -288,7 +288,7 @@ class TraceOperators(EagerOperators):
             (*live, "rg__position"),
         )
         test = lambda: self.and_(at[0] < length, extra_test)  # noqa: E731
-        WhileLoop(trace, slots, test, one).run()
+        _while(trace, slots, test, one)
 
     def _unrolled(
         self,

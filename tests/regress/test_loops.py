@@ -95,3 +95,39 @@ def test_an_error_in_a_branch_is_no_error_of_the_call() -> None:
 
     with pytest.raises(UnsupportedError, match="ValueError is raised in a branch"):
         rg.compile(f)(X, 0.1)
+
+
+def test_an_array_that_is_returned_early_and_written_later() -> None:
+    def f(x: Any, y: Any, s: Any) -> Any:
+        for v in y:
+            for w in y:
+                if v * w > s:
+                    return x
+                x[0] += v
+        x[1] *= 0.5
+        return x
+
+    for s in (0.0, 0.1, 9.0):
+        agree(f, X, A[0], s)
+        x = X.copy()
+        assert rg.compile(f)(x, A[0], s) is x
+
+
+def test_a_counter_that_does_not_end_a_loop_alone() -> None:
+    def both(x: Any, s: Any) -> Any:
+        j = 0
+        while j < 4 and s < 1.0:
+            s = s * 1.5
+            j += 1
+        return x * s + j
+
+    def either(x: Any, s: Any) -> Any:
+        j = 0
+        while not (j >= 4 or s > 1.0):
+            s = s * 1.5
+            j += 1
+        return x * s + j
+
+    for s in (0.1, 0.4, 2.0):
+        agree(both, X, s)
+        agree(either, X, s)
