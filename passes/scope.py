@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -19,6 +20,11 @@ class ScopedBuilder(IRBuilder):
     def __init__(self, f: Func, taken: Iterable[str] = ()) -> None:
         super().__init__(list(taken))
         self.facts = f.size_facts()
+        self.uses: Counter[Value] = Counter()  # of values, where a pass counts them
+
+    def used_once(self, v: Value) -> bool:
+        """Tell whether one node at most uses a value, as far as it is known."""
+        return self.uses[v] <= 1
 
     @contextmanager
     def assuming(self, *facts: Dim) -> Iterator[None]:
@@ -129,9 +135,14 @@ def operands_within(node: Node) -> Iterator[Operand]:
     """Yield the operands of a node and of all nodes and yields in its regions."""
     yield from node.operands
     for region in node.regions:
-        for inner in region.nodes:
-            yield from operands_within(inner)
-        yield from region.results
+        yield from used_in(region)
+
+
+def used_in(block: Block) -> Iterator[Operand]:
+    """Yield the operands of all nodes and the results of a block, regions included."""
+    for node in block.nodes:
+        yield from operands_within(node)
+    yield from block.results
 
 
 def pairs(a: Sequence[Value], b: Sequence[Operand]) -> Iterator[tuple[Value, Operand]]:

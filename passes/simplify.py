@@ -21,7 +21,7 @@ from ..ir.errors import RetrogradeError
 from ..ir.func import Block, Func, Node, Operand, Value, type_of
 from ..ir.op import Kind, Op
 from .rules import GENERAL, RULES, matched
-from .scope import ScopedBuilder, defined_symbol
+from .scope import ScopedBuilder, defined_symbol, used_in
 
 LOOPS = (Kind.FOR, Kind.WHILE)
 
@@ -58,6 +58,7 @@ class _Simplifier(ScopedBuilder):
         super().__init__(f, names_in(f))
         self.values: dict[Value, Operand] = {}
         self.definitions: dict[Value, Node] = {}
+        self.uses.update(x for x in used_in(f.body) if isinstance(x, Value))
 
     def operand(self, x: Operand) -> Operand:
         while isinstance(x, Value) and x in self.values:
@@ -110,6 +111,8 @@ class _Simplifier(ScopedBuilder):
             self.append(node)
             return
         self.values[n.result] = simpler
+        if isinstance(simpler, Value):
+            self.uses[simpler] += self.uses[n.result]
         fresh = made < len(self.nodes) and self.nodes[-1].results == (simpler,)
         if fresh and isinstance(simpler, Value):
             simpler.name = n.result.name

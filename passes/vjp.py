@@ -24,6 +24,7 @@ from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
 from ..ir.op import OPS, Kind, Op, Zero
 from ..ir.types import F64, Type
 from . import activity
+from .contents import Contents
 from .scope import (
     Renamer,
     ScopedBuilder,
@@ -151,6 +152,8 @@ class Reverser:
         self.definers = definers(f)
         self.active: set[Value] = set(wrt)
         activity.forward(f.nodes, self.active)
+        self.viewed: dict[Value, Node] = {}  # what makes a view
+        self.loops: list[Contents] = []  # the loops around what is being reversed
 
     # Cotangents -------------------------------------------------------------------
 
@@ -203,6 +206,7 @@ class Reverser:
     def sweep(self, nodes: Sequence[Node], ct: Cotangents) -> list[Step]:
         """Reverse nodes, last first; `ct` is changed in place."""
         steps: list[Step] = []
+        self.viewed.update((n.result, n) for n in nodes if n.op.kind is Kind.VIEW)
         counts = [n.attrs["count"] for n in nodes if _counts(n)]
         with self.b.assuming(*counts):
             for node in reversed(nodes):
@@ -232,21 +236,63 @@ class Reverser:
 
     def plain(self, node: Node, d: Operand, ct: Cotangents) -> None:
         op, xs = node.op, node.operands
-        for k, x in enumerate(xs):
+        every = list(enumerate(xs))
+        if op.kind is Kind.SCATTER:  # read the part of the cotangent, then zero it
+            every.append(every.pop(0))
+        for k, x in every:
             if not isinstance(x, Value) or x not in self.active:
                 continue
             if isinstance(op.derivative(k), Zero):
                 continue
-            twin = _adding_twin(op) if k == 0 and x in ct else None
-            if twin is not None:
-                # Into the cotangent that is there: no zeros, no full-size addition.
-                into = (ct[x], d, *xs[1:])
-                hint = f"d{x.name}"
-                # A count belongs to the read, which defines or checks it.
-                attrs = {k: a for k, a in node.attrs.items() if k != "count"}
-                ct[x] = self.b.apply(twin, into, attrs, hint=hint)
+            views = self.views_into(node, ct) if k == 0 else None
+            if views is not None:
+                self.add_part(views, d, ct)
                 continue
             self.accumulate(ct, x, self.contribution(node, k, d, x))
+
+    def views_into(self, node: Node, ct: Cotangents) -> list[Node] | None:
+        """Return the views that lead from a cotangent that is there to a node's part.
+
+        Views that a cotangent of their own is wanted for anyway are not gone through.
+        """
+        views: list[Node] = []
+        while _adding_twin(node.op) is not None:
+            views.append(node)
+            x = node.operands[0]
+            if x in ct:
+                return views[::-1]
+            if not isinstance(x, Value) or x not in self.active or x not in self.viewed:
+                break
+            node = self.viewed[x]
+        return None
+
+    def add_part(self, views: Sequence[Node], d: Operand, ct: Cotangents) -> None:
+        """Add to a part of a cotangent: no zeros, no full-size addition."""
+        *outer, last = views
+        root = views[0].operands[0]
+        assert isinstance(root, Value)
+        parts = [ct[root]]
+        for v in outer:
+            hint = f"d{v.result.name}"
+            parts.append(
+                self.b.apply(v.op, (parts[-1], *v.operands[1:]), v.attrs, hint=hint)
+            )
+        twin = _adding_twin(last.op)
+        assert twin is not None
+        # A count belongs to the read, which defines or checks it.
+        attrs = {k: a for k, a in last.attrs.items() if k != "count"}
+        new = self.b.apply(
+            twin, (parts[-1], d, *last.operands[1:]), attrs, hint=f"d{name_of(last)}"
+        )
+        for v, part in zip(reversed(outer), reversed(parts[:-1]), strict=True):
+            assert v.op.scatter is not None
+            new = self.b.apply(
+                OPS[v.op.scatter],
+                (part, new, *v.operands[1:]),
+                v.attrs,
+                hint=f"d{name_of(v)}",
+            )
+        ct[root] = new
 
     def contribution(self, node: Node, k: int, d: Operand, x: Value) -> Operand | None:
         """Apply the derivative rule of one operand, and name its result."""
@@ -326,12 +372,20 @@ class Reverser:
             k += 1
             name = f"{hint}{k}"
         self.symbols.add(name)
+        for loop in self.loops:
+            loop.local.add(Symbol(name))
         return dims.symbol(name)
 
 
 def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:
     """Return what stands for an operand after values were replaced."""
     return values.get(x, x) if isinstance(x, Value) else x
+
+
+def name_of(view: Node) -> str:
+    """Return the name of what a view is taken of."""
+    x = view.operands[0]
+    return x.name if isinstance(x, Value) else ""
 
 
 def _counts(node: Node) -> bool:
