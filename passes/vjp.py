@@ -17,14 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..ir import dims
+from ..ir.access import view_of
 from ..ir.build import names_in
 from ..ir.dims import Expr, Strict, Symbol
 from ..ir.errors import GradientError, RetrogradeError
-from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
+from ..ir.func import Attrs, Block, Func, Node, Operand, Value, free_values, type_of
 from ..ir.op import OPS, Kind, Op, Zero
 from ..ir.types import F64, Type
 from . import activity
-from .contents import Contents
+from .contents import Contents, written
 from .scope import (
     Renamer,
     ScopedBuilder,
@@ -35,6 +36,7 @@ from .scope import (
 )
 
 Cotangents = dict[Value, Operand]
+View = tuple[Op, tuple[Operand, ...], Attrs]  # with its indices and attributes
 
 
 def vjp(
@@ -152,7 +154,7 @@ class Reverser:
         self.definers = definers(f)
         self.active: set[Value] = set(wrt)
         activity.forward(f.nodes, self.active)
-        self.viewed: dict[Value, Node] = {}  # what makes a view
+        self.makers: dict[Value, Node] = {}
         self.loops: list[Contents] = []  # the loops around what is being reversed
 
     # Cotangents -------------------------------------------------------------------
@@ -206,7 +208,7 @@ class Reverser:
     def sweep(self, nodes: Sequence[Node], ct: Cotangents) -> list[Step]:
         """Reverse nodes, last first; `ct` is changed in place."""
         steps: list[Step] = []
-        self.viewed.update((n.result, n) for n in nodes if n.op.kind is Kind.VIEW)
+        self.makers.update((v, n) for n in nodes for v in n.results)
         counts = [n.attrs["count"] for n in nodes if _counts(n)]
         with self.b.assuming(*counts):
             for node in reversed(nodes):
@@ -236,10 +238,10 @@ class Reverser:
 
     def plain(self, node: Node, d: Operand, ct: Cotangents) -> None:
         op, xs = node.op, node.operands
-        every = list(enumerate(xs))
-        if op.kind is Kind.SCATTER:  # read the part of the cotangent, then zero it
-            every.append(every.pop(0))
-        for k, x in every:
+        if op.kind is Kind.SCATTER:
+            self.write(node, d, ct)
+            return
+        for k, x in enumerate(xs):
             if not isinstance(x, Value) or x not in self.active:
                 continue
             if isinstance(op.derivative(k), Zero):
@@ -249,6 +251,48 @@ class Reverser:
                 self.add_part(views, d, ct)
                 continue
             self.accumulate(ct, x, self.contribution(node, k, d, x))
+
+    def write(self, node: Node, d: Operand, ct: Cotangents) -> None:
+        """Reverse a scatter: read each part of the cotangent, then zero it there.
+
+        What a write through views of views puts back unchanged is not touched.
+        """
+        for *outer, last in reversed(written(node, self.makers)):
+            views = [(view_of(n), n.operands[2:], n.attrs) for n in outer]
+            parts = self.parts(d, views)
+            (base, new, *rest), part = last.operands, parts[-1]
+            for k, x in (*enumerate((new, *rest), 1), (0, base)):
+                if isinstance(last.op.derivative(k), Zero) or not self.wants(x):
+                    continue
+                assert isinstance(x, Value)
+                c = self.contribution(last, k, part, x)
+                if k:
+                    self.accumulate(ct, x, c)
+                elif c is not None:
+                    d = self.put_back(c, parts, views)
+        self.accumulate(ct, node.operands[0], d)
+
+    def wants(self, x: Operand) -> bool:
+        return isinstance(x, Value) and x in self.active
+
+    def parts(self, x: Operand, views: Sequence[View]) -> list[Operand]:
+        """Take views one after the other; returns all, `x` first."""
+        found = [x]
+        for op, where, attrs in views:
+            found.append(self.b.apply(op, (found[-1], *where), attrs, hint="part"))
+        return found
+
+    def put_back(
+        self, new: Operand, parts: Sequence[Operand], views: Sequence[View]
+    ) -> Operand:
+        """Put a changed part back into what it is a view of, up to the first."""
+        for base, (op, where, attrs) in zip(
+            reversed(parts[:-1]), reversed(views), strict=True
+        ):
+            assert op.scatter is not None
+            hint = base.name if isinstance(base, Value) else "part"
+            new = self.b.apply(OPS[op.scatter], (base, new, *where), attrs, hint=hint)
+        return new
 
     def views_into(self, node: Node, ct: Cotangents) -> list[Node] | None:
         """Return the views that lead from a cotangent that is there to a node's part.
@@ -261,38 +305,27 @@ class Reverser:
             x = node.operands[0]
             if x in ct:
                 return views[::-1]
-            if not isinstance(x, Value) or x not in self.active or x not in self.viewed:
+            if not isinstance(x, Value) or not self.wants(x) or x not in self.makers:
                 break
-            node = self.viewed[x]
+            node = self.makers[x]
         return None
 
-    def add_part(self, views: Sequence[Node], d: Operand, ct: Cotangents) -> None:
+    def add_part(self, nodes: Sequence[Node], d: Operand, ct: Cotangents) -> None:
         """Add to a part of a cotangent: no zeros, no full-size addition."""
-        *outer, last = views
-        root = views[0].operands[0]
-        assert isinstance(root, Value)
-        parts = [ct[root]]
-        for v in outer:
-            hint = f"d{v.result.name}"
-            parts.append(
-                self.b.apply(v.op, (parts[-1], *v.operands[1:]), v.attrs, hint=hint)
-            )
+        *outer, last = nodes
+        root = nodes[0].operands[0]
         twin = _adding_twin(last.op)
+        assert isinstance(root, Value)
         assert twin is not None
+        views = [(n.op, n.operands[1:], n.attrs) for n in outer]
+        parts = self.parts(ct[root], views)
         # A count belongs to the read, which defines or checks it.
         attrs = {k: a for k, a in last.attrs.items() if k != "count"}
-        new = self.b.apply(
-            twin, (parts[-1], d, *last.operands[1:]), attrs, hint=f"d{name_of(last)}"
+        into = (parts[-1], d, *last.operands[1:])
+        hint = f"d{root.name}" if not outer else "part"
+        ct[root] = self.put_back(
+            self.b.apply(twin, into, attrs, hint=hint), parts, views
         )
-        for v, part in zip(reversed(outer), reversed(parts[:-1]), strict=True):
-            assert v.op.scatter is not None
-            new = self.b.apply(
-                OPS[v.op.scatter],
-                (part, new, *v.operands[1:]),
-                v.attrs,
-                hint=f"d{name_of(v)}",
-            )
-        ct[root] = new
 
     def contribution(self, node: Node, k: int, d: Operand, x: Value) -> Operand | None:
         """Apply the derivative rule of one operand, and name its result."""
@@ -380,12 +413,6 @@ class Reverser:
 def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:
     """Return what stands for an operand after values were replaced."""
     return values.get(x, x) if isinstance(x, Value) else x
-
-
-def name_of(view: Node) -> str:
-    """Return the name of what a view is taken of."""
-    x = view.operands[0]
-    return x.name if isinstance(x, Value) else ""
 
 
 def _counts(node: Node) -> bool:
