@@ -173,6 +173,8 @@ class Contents:
     def through_loop(
         self, node: Node, k: int, inner: tuple[Bounds, ...]
     ) -> _Path | None:
+        if k >= len(node.operands):  # stacked by a `while`
+            return None
         start, end = node.operands[k], node.regions[-1].results[k]
         param = node.regions[0].params[k]
         if not (isinstance(start, Value) and isinstance(end, Value)):

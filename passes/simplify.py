@@ -171,13 +171,13 @@ class _Simplifier(ScopedBuilder):
         """Rewrite a loop; carries that never change become their initial values."""
         first, last = n.regions[0], n.regions[-1]
         keep = []
-        for k, (p, y) in enumerate(zip(first.params, last.results, strict=True)):
+        count = len(first.params)
+        for k, (p, y) in enumerate(zip(first.params, last.results, strict=False)):
             if y is p and type_of(operands[k]) == p.type:
                 self.values[p] = self.values[n.results[k]] = operands[k]
             else:
                 keep.append(k)
         inits = tuple(operands[k] for k in keep)
-        results = tuple(n.results[k] for k in keep)
         params = tuple(first.params[k] for k in keep)
         blocks = []
         with self.region(n) as nodes:
@@ -190,8 +190,10 @@ class _Simplifier(ScopedBuilder):
                 params = ()
                 for inner in last.nodes:
                     self.node(inner)
+            keep += range(count, len(last.results))  # values that are stacked
             yields = tuple(self.operand(last.results[k]) for k in keep)
             blocks.append(Block(params, tuple(nodes), yields))
+        results = tuple(n.results[k] for k in keep)
         self.append(Node(n.op, inits, n.attrs, results, tuple(blocks), n.loc))
 
     def region_of(self, n: Node, source: Block) -> Block:

@@ -83,7 +83,8 @@ class Sources:
             self.cost[p] = self.saving(p) * WHOLE
         for k, step in enumerate(steps):
             nodes = (step.node,) if reroot is None else reroot.nodes((step.node,))
-            self._enter(k, nodes, step.node.results)
+            own = defined_symbol(step.node) if self._defines(step.node) else None
+            self._enter(k, nodes, [*step.node.results, *([own] if own else [])])
             if reroot is not None and len(step.node.results) == 1:
                 self._price(step.node.result, reroot.reading(step.node.result))
             if step.replaced is not None:
@@ -108,8 +109,6 @@ class Sources:
         made = _Made(k, nodes, work, self.inputs(nodes), values, replaces)
         made.again = self._total(made)
         self.order.append(made)
-        own = (defined_symbol(n) for n in nodes if self._defines(n))
-        self.counts.update((s, made) for s in own if s is not None)
         self.counts.update((s, made) for s in defines if isinstance(s, Symbol))
         for v in values:
             if v not in self.fixed:

@@ -2,8 +2,8 @@
 
 Its carries are the cotangents of the carries and one accumulator per outside value that
 the body reads. What the body's rules read comes from `tape.Sources`; a linear body
-reads nothing and saves nothing. A `while` first runs to count its iterations, then runs
-again as a `for` of that many, which is reversed.
+reads nothing and saves nothing. A `while` counts its iterations and stacks what is
+read; its reverse is a `for` of that many.
 
     %r = for i in 0..n carry(%p = %a) { ... yield %q }
     %da, %dw = for i in n - 1..-1 step -1 carry(%dq = %dr, %dw = 0) { ... }
@@ -11,43 +11,51 @@ again as a `for` of that many, which is reversed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.func import Block, Node, Operand, Value
-from ..ir.op import OPS
-from ..ir.types import I64, Type
+from ..ir.op import OPS, Kind
+from ..ir.types import Type
 from . import activity
 from .contents import Contents
 from .cse import key_of
 from .ranges import Range
 from .reroot import Reroot
-from .scope import Renamer, with_operands
+from .scope import with_operands
 from .tape import Sources, load, store
 from .undo import Undo, scheduled, undo
 from .vjp import Cotangents, Reversed, Reverser, Step, cotangent_type, replaced
 
 
 def reverse_for(
-    r: Reverser, node: Node, given: Sequence[Operand | None], ct: Cotangents
+    r: Reverser,
+    node: Node,
+    given: Sequence[Operand | None],
+    ct: Cotangents,
+    source: Node | None = None,
 ) -> Step:
-    """Append the reversed loop; returns the forward loop with the tapes it needs."""
+    """Append the reversed loop; returns the forward loop with the tapes it needs.
+
+    `source` is the `while` that a `for` stands for.
+    """
     (body,) = node.regions
     useful = {v for v, d in zip(node.results, given, strict=True) if d is not None}
     activity.loop_backward(node, useful)
     carried = [k for k, p in enumerate(body.params) if p in useful and p in r.active]
     outs = r.captured(node, useful)
     if not carried and not outs:
-        return Step(node)
+        return Step(source or node)
     loop = _Loop(r, node)
     inits = [_or_zeros(r, given[k], node.results[k]) for k in carried]
     inits += [_or_zeros(r, ct.get(v), v) for v in outs]
     with loop.entered():
         loop.reverse(carried, outs)
         plan = loop.plan()
-    step = loop.with_tapes(plan)
+    step = loop.with_tapes(plan) if source is None else loop.stacking(plan, source)
     block = loop.prepared(plan, step)
     inits += [node.results[u.carry] for u in plan.undone]
     types = [p.type for p in block.params]
@@ -193,41 +201,87 @@ class _Loop:
                 params.append(r.b.value(like, f"{v.name}_tape"))
                 tapes.append(r.b.value(like, f"{v.name}_tape"))
         stored: dict[Value, Operand] = dict(zip(sources.taped, params, strict=True))
+
+        def save(v: Value) -> None:
+            tape, at = stored[v], self.forward.position()
+            assert isinstance(tape, Value)
+            stored[v] = store(r.b, tape, v, at, _box(sources, v))
+
         with r.b.region(node) as nodes:
-            self.forward_nodes(plan, nodes, stored)
+            self.forward_nodes(plan, self.back.steps, nodes, save, plan.derived)
         results = (*self.body.results, *stored.values())
         block = Block((*self.body.params, *params), tuple(nodes), results)
         operands, given = (*node.operands, *inits), (*node.results, *tapes)
         loop = Node(node.op, operands, node.attrs, given, (block,), node.loc)
         return Step(node, (*before, loop), tuple(tapes))
 
+    def stacking(self, plan: _Plan, source: Node) -> Step:
+        """Return the `while` that also stacks the values that are read."""
+        sources, r = plan.sources, self.r
+        trips = self.node.attrs["stop"]
+        saved: dict[Value, Operand] = {v: v for v in sources.taped}
+        types = [Type(v.type.dtype, (trips, *_box(sources, v))) for v in saved]
+        tapes = [
+            r.b.value(t, f"{v.name}_tape") for v, t in zip(saved, types, strict=True)
+        ]
+
+        def save(v: Value) -> None:  # before a part of a buffer is overwritten
+            made = self.contents.makers.get(v)
+            shared = made is None or made.op.kind is Kind.VIEW
+            saved[v] = r.b.copy(v) if v.type.shape and shared else v
+
+        test, body = source.regions
+        steps, count = self.back.steps, len(test.nodes)
+        with r.b.region(self.node) as nodes:
+            self.forward_nodes(plan, steps[:count], nodes, save)
+            split = len(nodes)
+            rest = steps[count : count + len(body.nodes)]
+            self.forward_nodes(plan, rest, nodes, save, plan.derived)
+        first = Block(test.params, tuple(nodes[:split]), test.results)
+        results = (*body.results, *saved.values())
+        second = Block((), tuple(nodes[split:]), results)
+        given = (*source.results, *tapes)
+        attrs = {**source.attrs, "count": trips}
+        loop = Node(
+            source.op, source.operands, attrs, given, (first, second), source.loc
+        )
+        known = "count" in source.attrs
+        symbol = dims.as_symbol(trips)
+        assert symbol is not None
+        return Step(source, (loop,), tuple(tapes), () if known else (symbol,))
+
     def forward_nodes(
-        self, plan: _Plan, nodes: list[Node], stored: dict[Value, Operand]
+        self,
+        plan: _Plan,
+        steps: Sequence[Step],
+        nodes: list[Node],
+        save: Callable[[Value], None],
+        derived: Sequence[Step] | None = None,
     ) -> None:
-        """Append the forward body; each value is stored as soon as it is there.
+        """Append forward nodes; each value is saved as soon as it is there.
 
         So a part is saved before it is overwritten, and the buffer need not be copied.
+        With `derived`, parameters are saved too, and what is derived for tapes.
         """
-        sources, at = plan.sources, self.forward.position()
-        waiting = _needed(plan.derived, stored)
-        missing = {v for n in (*self.body.nodes, *waiting) for v in n.results}
-        missing |= {v for s in self.back.steps for v in s.extras}
+        sources = plan.sources
+        waiting = _needed(derived or (), sources.taped)
+        missing = {v for s in steps for v in (*s.node.results, *s.extras)}
+        missing |= {v for n in waiting for v in n.results}
 
         def done(values: Iterable[Value]) -> None:
             for v in values:
                 missing.discard(v)
-                if v in stored:
-                    tape = stored[v]
-                    assert isinstance(tape, Value)
-                    stored[v] = store(self.r.b, tape, v, at, _box(sources, v))
+                if v in sources.taped:
+                    save(v)
             for n in list(waiting):
                 if n in waiting and not missing.intersection(n.operands):
                     waiting.remove(n)
                     nodes.append(n)
                     done(n.results)
 
-        done(self.body.params)
-        for step in self.back.steps:
+        if derived is not None:
+            done(self.body.params)
+        for step in steps:
             again = step.replaced if sources.saves(step) else None
             nodes.extend(again or (step.node,))
             done((*step.node.results, *(step.extras if again else ())))
@@ -300,36 +354,31 @@ def _box(sources: Sources, v: Value) -> tuple[Dim, ...]:
 def reverse_while(
     r: Reverser, node: Node, given: Sequence[Operand | None], ct: Cotangents
 ) -> Step:
-    """Count the iterations, then reverse a `for` of that many."""
+    """Reverse a `while` as the `for` that it turns out to be, with the count it had.
+
+    The forward loop stays a `while`: it counts, and stacks what the reverse reads. What
+    it stacks already is written into arrays by the `for`.
+    """
     test, body = node.regions
-    count = r.fresh_symbol("trips")
-    with r.b.block() as before:
-        counted = _counting(r, node)
-        r.b.apply(OPS["size"], (counted,), {"count": count})
-    attrs = {"index": r.fresh_symbol("trip"), "start": 0, "stop": count, "step": 1}
-    block = Block(test.params, (*test.nodes, *body.nodes), body.results)
-    loop = Node(OPS["for"], node.operands, attrs, node.results, (block,), node.loc)
+    count = node.attrs.get("count") or r.fresh_symbol("trips")
+    trip = r.fresh_symbol("trip")
+    attrs = {"index": trip, "start": 0, "stop": count, "step": 1}
+    stacks = node.results[len(node.operands) :]
+    params = [r.b.value(v.type, v.name) for v in stacks]
+    with r.b.assuming(count), r.b.block():
+        inits = [r.b.zeros(v.type) for v in stacks]
+        with r.b.block() as stores:
+            entries = body.results[len(node.operands) :]
+            stored = [
+                r.b.select_scatter(p, x, trip, axis=0)
+                for p, x in zip(params, entries, strict=True)
+            ]
+        r.active.update(p for p, v in zip(params, stacks, strict=True) if v in r.active)
+        activity.forward(stores, r.active)
+        results = (*body.results[: len(node.operands)], *stored)
+        nodes = (*test.nodes, *body.nodes, *stores)
+        block = Block((*test.params, *params), nodes, results)
+        operands = (*node.operands, *inits)
+        loop = Node(OPS["for"], operands, attrs, node.results, (block,), node.loc)
     with r.b.assuming(count):
-        step = reverse_for(r, loop, given, ct)
-    if step.replaced is None:
-        return Step(node, (*before, loop), (), ())
-    return Step(node, (*before, *step.replaced), step.extras)
-
-
-def _counting(r: Reverser, node: Node) -> Value:
-    """Append a copy of a `while` that also counts; returns the count."""
-    test, body = node.regions
-    renamer = Renamer(r.b, {})
-    one = Type(I64, scalar=True)
-    counter = r.b.value(one, "count")
-    first = renamer.block(test)
-    first = Block((*first.params, counter), first.nodes, first.results)
-    second = renamer.block(body)
-    with r.b.block() as nodes:
-        more = r.b.apply(OPS["add"], (counter, 1), {}, hint="count")
-    second = Block((), (*second.nodes, *nodes), (*second.results, more))
-    types = [*(v.type for v in node.results), one]
-    hints = [*(v.name for v in node.results), "count"]
-    operands = (*node.operands, 0)
-    regions = (first, second)
-    return r.b.control(node.op, operands, node.attrs, regions, types, hints)[-1]
+        return reverse_for(r, loop, given, ct, node)
