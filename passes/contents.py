@@ -242,8 +242,9 @@ def written(node: Node, makers: Mapping[Value, Node]) -> list[Chain]:
 
 def _written(chain: Chain, makers: Mapping[Value, Node]) -> list[Chain]:
     outer = chain[-1]
-    if outer.op.accumulates or outer.op.kind is not Kind.SCATTER:
-        return [chain]
+    view = view_of(outer)
+    if outer.op.accumulates or view.kind is not Kind.VIEW or view.overlapping:
+        return [chain]  # elements may be in the part twice
     found: list[Chain] = []
     x = outer.operands[1]
     while not is_part(x, outer, makers):

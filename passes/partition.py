@@ -20,8 +20,14 @@ from ..ir.op import OPS, Kind
 from ..ir.types import I64, Type
 from .costs import FREE, TAPE_COST, elements
 from .dce import dce
-from .scope import ScopedBuilder, defined_symbol, definers, with_operands
-from .tape import Sources, mentioned
+from .scope import (
+    ScopedBuilder,
+    defined_symbol,
+    definers,
+    mentioned,
+    with_operands,
+)
+from .tape import Sources
 from .vjp import Reversed, Step
 
 CHEAP = 2  # the cost of an elementwise op up to which it is computed again

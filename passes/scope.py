@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from ..ir import dims
 from ..ir.build import IRBuilder
 from ..ir.dims import Dim, Expr, Strict, Symbol
-from ..ir.func import Block, Copier, Func, Node, Operand, Value, walk
+from ..ir.func import Block, Copier, Func, Node, Operand, Value, dims_of_node, walk
 from ..ir.op import Kind
 from ..ir.verify import loop_facts
 
@@ -143,6 +143,21 @@ def used_in(block: Block) -> Iterator[Operand]:
     for node in block.nodes:
         yield from operands_within(node)
     yield from block.results
+
+
+def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
+    """Return the symbols that nodes mention, in their regions too."""
+    found: dict[Symbol, None] = {}
+    for node in nodes:
+        for inner in (node, *(n for r in node.regions for n in walk(r))):
+            every: list[object] = [*dims_of_node(inner)]
+            for region in inner.regions:
+                every += (x for x in region.results if not isinstance(x, Value))
+                every += (d for p in region.params for d in p.type.shape)
+            for d in every:
+                if isinstance(d, Expr):
+                    found.update(dict.fromkeys(sorted(dims.symbols_of(d), key=str)))
+    return list(found)
 
 
 def pairs(a: Sequence[Value], b: Sequence[Operand]) -> Iterator[tuple[Value, Operand]]:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir import dims
-from ..ir.dims import Dim, Expr, Symbol
+from ..ir.dims import Dim, Symbol
 from ..ir.errors import GradientError
-from ..ir.func import Block, Node, Operand, Value, dims_of_node, free_values, walk
+from ..ir.func import Block, Node, Operand, Value, free_values
 from ..ir.op import OPS, Kind
 from .costs import HUGE, NEVER_AGAIN, saved_cost, work
 from .ranges import Range
 from .reroot import Reroot, root_of
-from .scope import ScopedBuilder, defined_symbol
+from .scope import ScopedBuilder, defined_symbol, mentioned
 
 if TYPE_CHECKING:
     from .vjp import Reversed, Step
@@ -73,6 +73,7 @@ class Sources:
         self.taped: dict[Value, None] = {}
         self.wanted: set[_Made] = set()
         self._seen: set[Value | Symbol] = set()
+        self.boxes: dict[Value, tuple[Dim, ...] | None] = {}
         self.viewed: dict[Value, Value] = {}
         for step in steps:
             node = step.node
@@ -169,7 +170,15 @@ class Sources:
         return math.inf if self.box(v) is None else saved_cost(v.type)
 
     def box(self, v: Value) -> tuple[Dim, ...] | None:
-        """Return the shape of a tape's entry for `v`, if there can be one."""
+        """Return the shape of a tape's entry for `v`, if there can be one.
+
+        It is found from what holds around the loop, and kept.
+        """
+        if v not in self.boxes:
+            self.boxes[v] = self._box(v)
+        return self.boxes[v]
+
+    def _box(self, v: Value) -> tuple[Dim, ...] | None:
         if self.loop is None:
             return None
         shape = []
@@ -275,21 +284,6 @@ class Sources:
     def saves(self, step: Step) -> bool:
         """Tell whether the forward loop must run what replaces a step."""
         return any(v in self.taped for v in step.extras)
-
-
-def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
-    """Return the symbols that nodes mention, in their regions too."""
-    found: dict[Symbol, None] = {}
-    for node in nodes:
-        for inner in (node, *(n for r in node.regions for n in walk(r))):
-            every: list[object] = [*dims_of_node(inner)]
-            for region in inner.regions:
-                every += (x for x in region.results if not isinstance(x, Value))
-                every += (d for p in region.params for d in p.type.shape)
-            for d in every:
-                if isinstance(d, Expr):
-                    found.update(dict.fromkeys(sorted(dims.symbols_of(d), key=str)))
-    return list(found)
 
 
 # ---------------------------------------------------------------- writing and reading

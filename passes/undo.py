@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 
 from ..ir import dims
 from ..ir.access import view_of
-from ..ir.dims import Dim
+from ..ir.dims import Dim, Symbol
 from ..ir.func import Block, Node, Operand, Value, free_values
 from ..ir.op import OPS, Kind, Op
 from .boxes import Box
 from .contents import Chain, Contents, Write, written
 from .ranges import at_least_zero
-from .scope import ScopedBuilder
+from .scope import ScopedBuilder, defined_symbol, mentioned
 
 View = tuple[Op, tuple[Operand, ...], Mapping[str, object]]  # with indices, attributes
 
@@ -130,29 +130,34 @@ def scheduled(nodes: Sequence[Node], own: Mapping[Node, int]) -> list[Node]:
     """
     if not own:
         return list(nodes)
-    makers = {v: n for n in nodes for v in n.results}
-    first = min(own.values(), default=0) - 1
+    makers: dict[Value | Symbol, Node] = {v: n for n in nodes for v in n.results}
+    for n in nodes:
+        s = defined_symbol(n)
+        if s is not None:
+            makers.setdefault(s, n)
+    needs = {
+        n: [makers[x] for x in _used(n) if x in makers and makers[x] is not n]
+        for n in nodes
+    }
+    first = min(own.values()) - 1
     level: dict[Node, int] = {}
-    out: list[Node] = []
+    out: dict[Node, None] = {}
 
     def enter(node: Node) -> int:
         if node not in level:
-            used = free_values(Block((), (node,)))
-            below = [enter(makers[v]) for v in used if v in makers]
-            level[node] = max((own.get(node, first), *below))
+            level[node] = max((own.get(node, first), *map(enter, needs[node])))
         return level[node]
 
     def emit(node: Node) -> None:
-        if node not in done:
-            done.add(node)
-            for v in free_values(Block((), (node,))):
-                if v in makers:
-                    emit(makers[v])
-            out.append(node)
+        if node not in out:
+            for n in needs[node]:
+                emit(n)
+            out[node] = None
 
-    for node in nodes:
-        enter(node)
-    done: set[Node] = set()
-    for node in sorted(nodes, key=lambda n: level[n]):
+    for node in sorted(nodes, key=enter):
         emit(node)
-    return out
+    return list(out)
+
+
+def _used(node: Node) -> list[Value | Symbol]:
+    return [*free_values(Block((), (node,))), *mentioned((node,))]

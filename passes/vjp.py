@@ -308,6 +308,8 @@ class Reverser:
             if not isinstance(x, Value) or not self.wants(x) or x not in self.makers:
                 break
             node = self.makers[x]
+            if node.op.kind is not Kind.VIEW:
+                break
         return None
 
     def add_part(self, nodes: Sequence[Node], d: Operand, ct: Cotangents) -> None:
