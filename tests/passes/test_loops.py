@@ -144,12 +144,12 @@ def test_no_iteration_of_the_reverse_makes_a_matrix(name: str) -> None:
             assert not whole or node.op.kind in allowed, node
 
 
-@pytest.mark.parametrize("name", ["cholesky", "jacobi_nonlinear", "lu_pivoting"])
+@pytest.mark.parametrize("name", ["prefix", "seidel_nonlinear", "jacobi_nonlinear"])
 def test_compiled_reverse_loops_agree(name: str, rng: np.random.Generator) -> None:
     f = pure(name)
     joint = joint_of(f)
     kernel = build(run_passes(joint, PIPELINES["lower"]))
-    for n in (2, 5):
+    for n in (3, 6):
         args = arguments(f, rng, n=n)
         args += cotangents(f, args, rng)
         got = kernel(copy.deepcopy(args))
