@@ -26,6 +26,7 @@ from .contents import Chain, Contents
 from .costs import estimate, saved_cost
 from .scope import ScopedBuilder
 
+SHARED = 0.75  # what an outer loop saves may serve several reads
 Inner = tuple[Bounds, ...]  # of the loops around a nested node, innermost first
 
 
@@ -219,7 +220,7 @@ class Reroot:
                 break
             saved = node.result.type
         trips = (loop.trips() for loop in self.loops[level + 1 :])
-        return saved_cost(saved) / math.prod(map(estimate, trips))
+        return SHARED * saved_cost(saved) / math.prod(map(estimate, trips))
 
 
 def key_of(base: Value, view: Node) -> object:

@@ -22,6 +22,7 @@ from ..ir.op import OPS, Kind
 from ..ir.types import Type
 from . import activity
 from .contents import Contents
+from .costs import saved_cost
 from .cse import key_of
 from .ranges import Range
 from .reroot import Reroot
@@ -72,6 +73,9 @@ def _or_zeros(r: Reverser, d: Operand | None, like: Value) -> Operand:
     return r.total({} if d is None else {like: d}, like)
 
 
+RESTORING = 0.25  # the cost of putting an old value back, in that of a tape's entry
+
+
 @dataclass(slots=True)
 class _Plan:
     """Where the values come from that the reversed body reads."""
@@ -82,7 +86,8 @@ class _Plan:
 
     def total(self) -> float:
         """Estimate the cost of an iteration: tapes, and values computed again."""
-        return self.sources.total()
+        restored = (saved_cost(v.type) for u in self.undone for v in u.saved)
+        return self.sources.total() + RESTORING * sum(restored)
 
 
 class _Loop:
