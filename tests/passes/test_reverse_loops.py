@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from differences import check_joint, floats
-from loop_programs import LOOPS, arguments, program
+from traced_loops import LOOPS, arguments, program
 
 from retrograde.codegen import build
 from retrograde.ir import dims
