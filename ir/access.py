@@ -107,20 +107,16 @@ def conditions(node: Node, facts: Facts) -> Iterator[tuple[Dim, int]]:
     size = type_of(node.operands[0]).shape[axis]
     if isinstance(start, Value) or not isinstance(start, int | dims.Expr):
         return
-    last: Dim = start
-    count = node.attrs.get("size")
-    if count is not None:
-        if count == 0:
-            return
-        step = node.attrs.get("step", 1)
-        last = dims.add(start, dims.mul(dims.add(count, -1), step))
-    empty = dims.add(dims.mul(count, -1), 0) if count is not None else -1
+    count: Dim = node.attrs.get("size", 1)
+    empty = dims.mul(count, -1)
     if facts.proves(empty):
         return
+    last = dims.add(start, dims.mul(dims.add(count, -1), node.attrs.get("step", 1)))
+    facts = facts.having(dims.add(count, -1))
     for at in dict.fromkeys((start, last)):
         for need in (at, dims.add(dims.add(size, -1), dims.mul(at, -1))):
-            if not facts.proves(need):
-                yield need, axis
+            if not facts.proves(need):  # no element of an empty slice is out of range
+                yield dims.maximum(need, empty) if count != 1 else need, axis
 
 
 def may_be_empty(node: Node, facts: Facts) -> bool:
