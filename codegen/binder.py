@@ -58,7 +58,8 @@ def signature(p: Program, ndims: Sequence[int]) -> tuple[Any, ...]:
     for k, x in enumerate(p.params):
         t = numba_type(x.dtype)
         if isinstance(x, Buffer):
-            t = types.Array(t, ndims[k], "C", readonly=k not in written)
+            layout = "A" if k in p.apart else "C"
+            t = types.Array(t, ndims[k], layout, readonly=k not in written)
         out.append(t)
     out += [types.int64] * len(p.symbols)
     ndim = {r.what: len(r.shape) for r in p.results if isinstance(r.what, Buffer)}
@@ -76,6 +77,23 @@ def normal(x: Any, dtype: DType) -> Any:
     """Return an argument as a C-contiguous, aligned array of native byte order."""
     a = np.asarray(x, dtype, "C")
     return a if a.flags.aligned else a.copy()
+
+
+def in_rows(x: Any, dtype: DType) -> Any:
+    """Return an argument as it is where only its rows are apart, else as `normal`."""
+    a = np.asarray(x)
+    if a.dtype is not dtype or not a.flags.aligned:
+        return normal(x, dtype)
+    least = dtype.itemsize
+    if a.shape[-1] > 1 and a.strides[-1] != least:
+        return normal(x, dtype)
+    for axis in reversed(range(a.ndim - 1)):
+        step = a.strides[axis]
+        least *= a.shape[axis + 1]
+        if a.shape[axis] > 1 and (step < least or step % dtype.itemsize):
+            return normal(x, dtype)
+        least = max(step, least)
+    return a
 
 
 class Arena:
@@ -102,6 +120,7 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
         "entry": compiled.call,
         "array": np.array,
         "normal": normal,
+        "in_rows": in_rows,
         "fail": _failing(p),
         "read_only": _read_only,
     }
@@ -153,7 +172,8 @@ def _caller(p: Program, space: dict[str, Any]) -> list[str]:
             f"    if {array}a{k}.dtype is not {d} or "
             f"a{k}.flags.num & {C_ALIGNED} != {C_ALIGNED}:"
         )
-        add(f"        a{k} = normal(a{k}, {d})")
+        how = "in_rows" if k in p.apart else "normal"
+        add(f"        a{k} = {how}(a{k}, {d})")
     for line in _sizes(p):
         add(f"    {line}")
     call = [*names, *symbols]

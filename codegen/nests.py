@@ -260,7 +260,18 @@ class Program:
     failures: list[Failure]
     results: list[Result]
     scopes: int = 0
-    uses: set[str] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    apart: set[int] = field(default_factory=set)  # parameters that may have such steps
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The symbol of a parameter's step along an axis, which is at least `least`."""
+
+    symbol: Symbol
+    param: int
+    axis: int
+    least: Dim
 
 
 @dataclass(frozen=True, slots=True)
