@@ -21,6 +21,7 @@ from ..runtime.pool import Results
 from .compile import compile_entry
 from .emit import Emitter, arena_slots, dim_text, late_symbols, name_of
 from .nests import Buffer, Program, Reg, Result, listing
+from .rows import LINES, ROWS
 
 C_ALIGNED, WRITEABLE = 0x101, 0x400  # bits of `flags.num`
 
@@ -58,7 +59,7 @@ def signature(p: Program, ndims: Sequence[int]) -> tuple[Any, ...]:
     for k, x in enumerate(p.params):
         t = numba_type(x.dtype)
         if isinstance(x, Buffer):
-            layout = "A" if k in p.apart else "C"
+            layout = "A" if k in p.layouts else "C"
             t = types.Array(t, ndims[k], layout, readonly=k not in written)
         out.append(t)
     out += [types.int64] * len(p.symbols)
@@ -96,6 +97,19 @@ def in_rows(x: Any, dtype: DType) -> Any:
     return a
 
 
+def in_lines(x: Any, dtype: DType) -> Any:
+    """Return an argument as it is where its rows or columns are whole, else a copy."""
+    a = np.asarray(x)
+    if a.dtype is not dtype or not a.flags.aligned or min(a.shape) < 2:
+        return normal(x, dtype)
+    rows, columns = a.strides[-2:]
+    unit = dtype.itemsize
+    in_order = columns == unit and rows >= a.shape[-1] * unit
+    turned = rows == unit and columns >= a.shape[-2] * unit
+    whole = all(step > 0 and step % unit == 0 for step in a.strides)
+    return a if whole and (in_order or turned) else normal(x, dtype)
+
+
 class Arena:
     """Scratch memory of one kernel, kept between calls and taken out for each."""
 
@@ -120,7 +134,8 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
         "entry": compiled.call,
         "array": np.array,
         "normal": normal,
-        "in_rows": in_rows,
+        ROWS: in_rows,
+        LINES: in_lines,
         "fail": _failing(p),
         "read_only": _read_only,
     }
@@ -172,8 +187,7 @@ def _caller(p: Program, space: dict[str, Any]) -> list[str]:
             f"    if {array}a{k}.dtype is not {d} or "
             f"a{k}.flags.num & {C_ALIGNED} != {C_ALIGNED}:"
         )
-        how = "in_rows" if k in p.apart else "normal"
-        add(f"        a{k} = {how}(a{k}, {d})")
+        add(f"        a{k} = {p.layouts.get(k, 'normal')}(a{k}, {d})")
     for line in _sizes(p):
         add(f"    {line}")
     call = [*names, *symbols]

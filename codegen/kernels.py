@@ -62,7 +62,7 @@ from .nests import (
     Statement,
     Store,
 )
-from .rows import Rows, has_calls, points
+from .rows import Rows, has_calls, layout_of, points
 
 Kinds = Callable[["Lowering", Node], None]
 
@@ -295,7 +295,7 @@ class Lowering:
         index, position = points(s.shape)
         if dims.substitute(s.at(index), together) != position:
             return False
-        self.rows.packed.update(together)
+        self.rows.pack(s.buffer)
         return True
 
     def copy_into(self, b: Buffer, s: Stored) -> None:
@@ -444,10 +444,10 @@ class Lowering:
             return base.at(base_index(node, index, given))
 
         index, position = points(v.type.shape)
-        together = self.rows.together((base.buffer,))
         if has_calls(where(index)):
+            together = self.rows.together((base.buffer,))
             if not has_calls(dims.substitute(where(index), together)):
-                self.rows.packed.update(together)  # it is reshaped as a whole
+                self.rows.pack(base.buffer)  # it is reshaped as a whole
                 self.define(
                     v,
                     Stored(
@@ -556,7 +556,7 @@ def lower(f: Func, name: str) -> Program:
         results,
         low.scopes,
         [s for steps in low.rows.steps.values() for s in steps],
-        low.rows.apart,
+        low.rows.final(),
     )
 
 
@@ -580,17 +580,17 @@ def _enter(low: Lowering) -> tuple[list[Buffer | Reg], list[tuple[Symbol, int, i
             if s is not None and s not in known:
                 known.add(s)
                 sizes.append((s, k, axis))
+    layouts = layout_of(f)
     for k, (p, x) in enumerate(zip(f.params, params, strict=True)):
         if isinstance(x, Buffer):
-            low.define(p, _given(low, x, k, p.type.shape))
+            low.define(p, _given(low, x, k, p.type.shape, layouts.get(p, "")))
     low.facts = low.rows.facts(low.facts)
     return params, sizes
 
 
-def _given(low: Lowering, b: Buffer, k: int, shape: Shape) -> Stored:
+def _given(low: Lowering, b: Buffer, k: int, shape: Shape, layout: str) -> Stored:
     """Return a parameter in memory, with steps of its own where it is only read."""
-    updated = {j for _, j in low.f.updates}
-    steps = low.rows.add(b, k, shape) if k not in updated else ()
+    steps = low.rows.add(b, k, shape, layout) if layout else ()
     if b not in low.rows.steps:
         return whole(b, shape)
 

@@ -728,7 +728,8 @@ def _pack(nest: Nest, body: list[Statement], a: Axis, b: Axis) -> bool:
     together = nest.low.rows.together(tuple(buffers))
     if not together or not _one_run(nest, body, a, b, together):
         return False
-    nest.low.rows.packed.update(together)
+    for buffer in buffers:
+        nest.low.rows.pack(buffer)
     _substitute(nest, body, together)
     return True
 

@@ -261,17 +261,21 @@ class Program:
     results: list[Result]
     scopes: int = 0
     steps: list[Step] = field(default_factory=list)
-    apart: set[int] = field(default_factory=set)  # parameters that may have such steps
+    layouts: dict[int, str] = field(default_factory=dict)  # of parameters not packed
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The symbol of a parameter's step along an axis, which is at least `least`."""
+    """The symbol of a parameter's step along an axis.
+
+    It is at least `least`, and `packed` where the array fills its memory in C order.
+    """
 
     symbol: Symbol
     param: int
     axis: int
     least: Dim
+    packed: Dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from ..ir import dims
 from ..ir.access import Index, linear, project
 from ..ir.dims import Dim
 from ..ir.func import Node, Operand, type_of
-from ..ir.types import BOOL, F32, F64, DType, Shape
+from ..ir.types import BOOL, F32, F64, I64, DType, Shape
 from .kernels import at, cast, compare, supported, whole
 from .nest import BLOCK
 from .nests import (
@@ -46,6 +46,9 @@ from .nests import (
 
 if TYPE_CHECKING:
     from .kernels import Lowering
+
+Flag: TypeAlias = bool | Scalar
+Count: TypeAlias = Dim | Scalar
 
 # Multiplications up to which loops are taken; see Note [loops or BLAS].
 MATRIX_BY_MATRIX = 512
@@ -109,11 +112,6 @@ class Matrix:
         if self.rows == 1 or rows == 1:
             return True, columns
         return None
-
-    def laid_out(self) -> tuple[bool, Dim]:
-        found = self.layout()
-        assert found is not None
-        return found
 
 
 def slope(d: Dim, i: Dim) -> Dim | None:
@@ -232,12 +230,13 @@ class Product:
         limit = MATRIX_BY_VECTOR if vector else MATRIX_BY_MATRIX
         work = dims.product((m, k, n))
         small = low.facts.proves(dims.add(limit, dims.mul(work, -1)))
+        is_open = self.is_open(self.left) or self.is_open(self.right)
         if self.dtype not in (F32, F64) or m == n == 1 or small:
             self.loops()
             return
         with low.into() as large:
             conditions = self.call()
-        if vector and not isinstance(work, int):
+        if vector and not isinstance(work, int) and not is_open:
             conditions.insert(0, compare(">", at(work), at(limit)))
         if not conditions:
             low.body.extend(large)
@@ -324,6 +323,10 @@ class Product:
             self.call_one(left, right, index)
         return conditions
 
+    def is_open(self, x: Matrix) -> bool:
+        """Tell whether only the kernel knows if a matrix or its transpose has rows."""
+        return frozenset(x.steps()) in self.low.rows.pairs
+
     def ready(self, x: Matrix, vector: bool, conditions: list[Scalar]) -> Matrix:
         """Return an operand that BLAS can take: the same, or a copy.
 
@@ -335,7 +338,7 @@ class Product:
         if fits and vector:
             step = x.step()
             fits = step is not None and facts.differ(step, 0)
-        elif fits:
+        elif fits and not self.is_open(x):
             found = x.layout()
             fits = found is not None
             if found is not None:
@@ -353,6 +356,25 @@ class Product:
             low.emit(Store(new.buffer, new.at(tuple(index), i, j), value))
         return new
 
+    def laid_out(self, x: Matrix) -> tuple[Flag, Count]:
+        """Return whether BLAS is to transpose a matrix, and the step between lines."""
+        if not self.is_open(x):
+            found = x.layout()
+            assert found is not None
+            return found
+        rows, columns = x.steps()
+        assert rows is not None
+        assert columns is not None
+        turned = self.low.let(compare("!=", at(columns), Lit(1, I64)))
+        # The step along an axis of one element may be anything.
+        lengths = [dims.maximum(rows, columns, d) for d in (x.rows, x.columns)]
+        return turned, self.chosen(turned, *lengths)
+
+    def chosen(self, flag: Flag, x: Dim, y: Dim) -> Count:
+        if isinstance(flag, bool):
+            return x if flag else y
+        return self.low.let(Apply("where({0}, {1}, {2})", (flag, at(x), at(y)), I64))
+
     def call_one(self, left: Matrix, right: Matrix, index: Index) -> None:
         m, k, n = self.sizes
         a, b, c = (self.pointer(x, index) for x in (left, right, self.out))
@@ -361,20 +383,21 @@ class Product:
         elif m == 1:
             self.matrix_by_vector(right.transposed, b, left.transposed, a, c)
         else:
-            (ta, lda), (tb, ldb) = left.laid_out(), right.laid_out()
-            _, ldc = self.out.laid_out()
+            (ta, lda), (tb, ldb) = self.laid_out(left), self.laid_out(right)
+            _, ldc = self.laid_out(self.out)
             args = (ta, tb, m, n, k, a, lda, b, ldb, c, ldc)
             self.low.emit(Call("blas.gemm", args))
 
     def matrix_by_vector(
         self, matrix: Matrix, a: Pointer, vector: Matrix, x: Pointer, y: Pointer
     ) -> None:
-        transposed, length = matrix.laid_out()
-        m = matrix.transposed if transposed else matrix
+        turned, length = self.laid_out(matrix)
+        rows = self.chosen(turned, matrix.columns, matrix.rows)
+        columns = self.chosen(turned, matrix.rows, matrix.columns)
         along, out = vector.step(), self.out.step()
         assert along is not None
         assert out is not None
-        args = (transposed, m.rows, m.columns, a, length, x, along, y, out)
+        args = (turned, rows, columns, a, length, x, along, y, out)
         self.low.emit(Call("blas.gemv", args))
 
     def pointer(self, x: Matrix, index: Index) -> Pointer:

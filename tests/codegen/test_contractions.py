@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import retrograde.ir.ops  # noqa: F401
-from retrograde.codegen import build
+from retrograde.codegen import binder, build
 from retrograde.codegen.binder import Kernel
 from retrograde.ir.func import Func
 from retrograde.ir.interp import run
 from retrograde.ir.text import parse
 from retrograde.passes import manager
+from retrograde.passes.fuse import fuse
 from retrograde.passes.vjp import vjp
 
 sys.path.append(str(Path(__file__).parent.parent / "passes"))
@@ -24,7 +25,7 @@ from differences import check_joint
 SIZES = (0, 1, 2, 3, 17, 64, 200)
 TOLERANCE = {"f64": 1e-11, "f32": 2e-4, "i64": 0}
 
-FORMS = """func @forms(%a: T[n,m], %b: T[m,k], %x: T[m], %y: T[n], %z: T[2,m], %c: T[2,2]) -> RESULTS {
+FORMS = """func @f(%a: T[n,m], %b: T[m,k], %x: T[m], %y: T[n], %z: T[2,m], %c: T[2,2]) -> OUT {
   %at: T[m,n] = transpose %a {axes=(1, 0)}
   %bt: T[k,m] = transpose %b {axes=(1, 0)}
   %back: T[m] = flip %x {axis=(0,)}
@@ -46,14 +47,14 @@ FORMS = """func @forms(%a: T[n,m], %b: T[m,k], %x: T[m], %y: T[n], %z: T[2,m], %
   %r11: T[n,1] = matmul %up, %column
   %r12: T[m,m] = matmul %column, %row
   return NAMES
-}"""
+}"""  # noqa: E501
 NAMES = [f"%r{k}" for k in range(13)]
 
 
 def written(text: str, dtype: str) -> Func:
     """Fill in the results and the dtype of a listing."""
     types = [re.search(rf"{name}: (\S+) =", text)[1] for name in NAMES]  # type: ignore[index]
-    text = text.replace("RESULTS", f"({', '.join(types)})")
+    text = text.replace("OUT", f"({', '.join(types)})")
     text = text.replace("NAMES", ", ".join(NAMES))
     return parse(re.sub(r"\bT\b", dtype, text))
 
@@ -94,11 +95,14 @@ STACKS = """func @stacks(%a: f64[p,n,m], %b: f64[m,n], %x: f64[m]) -> (f64[p,n,n
 
 
 def layouts(x: Any) -> list[Any]:
-    """Return equal arrays: packed, with rows apart, in Fortran order, backward, ..."""
+    """Return equal arrays: packed, with rows apart, with columns together, ..."""
     apart = np.repeat(np.pad(x, [(0, 2)] * x.ndim), 2, axis=0)[::2]
     inside = apart[tuple(slice(0, d) for d in x.shape)]
     backward = np.ascontiguousarray(x[::-1])[::-1]
-    return [x, inside, np.asfortranarray(x), backward, np.repeat(x, 2, -1)[..., ::2]]
+    turned = np.ascontiguousarray(x.T).T if x.ndim < 3 else x.swapaxes(1, 2).copy()
+    turned = turned if x.ndim < 3 else turned.swapaxes(1, 2)
+    wide = np.repeat(x, 2, -1)[..., ::2]
+    return [x, inside, turned, np.asfortranarray(x), backward, wide]
 
 
 def test_one_kernel_takes_arguments_of_every_layout() -> None:
@@ -116,10 +120,26 @@ def test_one_kernel_takes_arguments_of_every_layout() -> None:
         agree(kernel, f, [a, np.broadcast_to(b[:, :1], (m, n)), x], 1e-12)
 
 
-def test_rows_apart_are_not_copied() -> None:
-    kernel = build(parse(STACKS))
-    assert "stride(a0, 0)" in kernel.source
-    assert "in_rows" in kernel.call.__code__.co_names
+SUMS = """func @sums(%a: f64[n,m]) -> f64[n] {
+  %b: f64[n,m] = square %a
+  %s: f64[n] = sum %b {axis=(1,), keepdims=False}
+  return %s
+}"""
+
+
+@pytest.mark.parametrize("text", [STACKS, SUMS], ids=["matrices", "rows"])
+def test_arrays_are_read_where_they_are(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = fuse(parse(text))
+    kernel = build(f)
+    shapes = [tuple(4 for _ in p.type.shape) for p in f.params]
+    args = [np.random.default_rng(0).normal(size=s) for s in shapes]
+    monkeypatch.setitem(kernel.call.__globals__, "normal", None)
+    monkeypatch.setattr(binder, "normal", None)
+    taken = layouts(args[0])[: 3 if len(args) > 1 else 2]
+    for x in taken:
+        agree(kernel, f, [x, *args[1:]], 1e-12)
 
 
 def test_loops_over_whole_arrays_stay_single() -> None:
@@ -166,7 +186,10 @@ PROGRAMS = {
     yield
   }
   return %y
-}""".replace("%y: f64[n] = exp %a.0", "%d: f64[n] &%a = select %a, 0 {axis=1}\n  %y: f64[n] = exp %d"),  # noqa: E501
+}""".replace(
+        "%y: f64[n] = exp %a.0",
+        "%d: f64[n] &%a = select %a, 0 {axis=1}\n  %y: f64[n] = exp %d",
+    ),
     "recurrent": """traced @f(%w: f64[h,h], %u: f64[h,d], %x: f64[t,d]) -> f64 where h - 2 >= 0, d - 2 >= 0, t - 2 >= 0 {
   %z: f64[h] = full 0.1 {dtype=f64, shape=(h,)}
   %end: f64[h] = for i in 0..t carry(%s: f64[h] = %z) {
@@ -180,7 +203,7 @@ PROGRAMS = {
   %sum: f64 = sum %end {axis=(0,), keepdims=False}
   return %sum
 }""",  # noqa: E501
-    "triangular_solve": """traced @f(%l: f64[n,n], %b: f64[n]) -> f64[n] where n - 2 >= 0 {
+    "triangular": """traced @f(%l: f64[n,n], %b: f64[n]) -> f64[n] where n - 2 >= 0 {
   %x: f64[n] = copy %b
   for i in 0..n {
     %r: f64[n] &%l = select %l, i {axis=0}
