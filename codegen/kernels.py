@@ -10,7 +10,7 @@ branches of the program in `control.py`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -384,15 +384,40 @@ class Lowering:
         alive: dict[Buffer, int] = {}
         self.alive.append(alive)
         self.outer.append((set(self.known), set(self.late)))
+        waiting: dict[int, Node] = {}  # products to be lowered with their users
         for k, node in enumerate(b.nodes):
-            self.node(node)
-            for v in node.results:
+            user = self.later(b, k, waiting)
+            if user is not None:
+                waiting[user] = node
+            elif k in waiting:
+                self.with_product(waiting[k], node)
+            else:
+                self.node(node)
+            for v in (*node.results, *(waiting[k].results if k in waiting else ())):
                 p = self.values.get(v)
                 if isinstance(p, Stored) and p.buffer in alive:
                     alive[p.buffer] = max(alive[p.buffer], last.get(v, -1))
             for buffer in [x for x, until in alive.items() if until <= k]:
                 del alive[buffer]
                 self.release(buffer)
+
+    def later(self, b: Block, k: int, taken: Container[int]) -> int | None:
+        """Return the user that a product is lowered with; see `destinations`."""
+        from . import destinations
+
+        if b.nodes[k].op.kind is not Kind.CONTRACTION:
+            return None
+        user = destinations.later(self, b, k, taken)
+        if user is not None:
+            destinations.keep(self, b.nodes[k], user)
+        return user
+
+    def with_product(self, product: Node, user: Node) -> None:
+        from . import destinations
+
+        if not destinations.lower(self, product, user):
+            self.node(product)
+            self.node(user)
 
     def close(self) -> None:
         """End a region: all that it allocated is free, its symbols are gone."""

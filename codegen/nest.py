@@ -325,7 +325,7 @@ def _nest(
     axes = [Axis(*low.symbol("i"), d) for d in space]
     nest = Nest(low, nodes, axes)
     nest.before = low.body
-    buffers = [_buffer(low, node, out) for _, node, out in roots]
+    buffers = [buffer_of(low, node, out) for _, node, out in roots]
     with low.into() as body:
         _warm(nest, nodes, space)
         for (r, node, out), b in zip(roots, buffers, strict=True):
@@ -338,7 +338,7 @@ def _nest(
         _define(nest, node, out, b)
 
 
-def _buffer(low: Lowering, node: Node, out: Value) -> Buffer | None:
+def buffer_of(low: Lowering, node: Node, out: Value) -> Buffer | None:
     """Return the buffer of a result, with the base of a scatter in it."""
     t = out.type
     if node.op.kind is not Kind.SCATTER:

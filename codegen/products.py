@@ -17,7 +17,7 @@ loops are slower from 4 x 4 on, and would make every product longer to compile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -53,6 +53,10 @@ Count: TypeAlias = Dim | Scalar
 # Multiplications up to which loops are taken; see Note [loops or BLAS].
 MATRIX_BY_MATRIX = 512
 MATRIX_BY_VECTOR = 1024
+
+
+SUFFIX = {0: "", 1: "_add", -1: "_subtract"}
+NOWHERE = Buffer("nowhere", F64, 0, "arena")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,26 +154,44 @@ def in_order(b: Buffer, shape: Shape) -> Matrix:
 
 def lower(low: Lowering, node: Node) -> None:
     """Lower matmul."""
-    x, y = node.operands
     v = node.result
+    shape = v.type.shape
+    p = of(low, node, lambda index: linear(index, shape))
+    if not shape:
+        left, right = p.left, p.right
+        low.values[v] = total(
+            low,
+            left.columns,
+            p.dtype,
+            lambda k: (left.element((), (), 0, k), right.element((), (), k, 0)),
+        )
+        return
+    b = low.target(v)
+    p.lower(b)
+    low.define(v, whole(b, shape))
+
+
+def of(low: Lowering, node: Node, at: Callable[[Index], Dim], sign: int = 0) -> Product:
+    """Return the product that a matmul is; `at` is the offset in the result's buffer.
+
+    It is added to what is there, `sign` times, or replaces it where `sign` is 0.
+    """
+    x, y = node.operands
+    t = node.result.type
     assert node.op.computes is not None
     dtype = node.op.computes(type_of(x), type_of(y))[0]
     supported(dtype)
     left = operand(low, x, column=False)
     right = operand(low, y, column=True)
-    if not v.type.shape:
-        low.values[v] = total(
-            low,
-            left.columns,
-            dtype,
-            lambda k: (left.element((), (), 0, k), right.element((), (), k, 0)),
-        )
-        return
-    b = low.target(v)
-    stack = v.type.shape[: max(len(left.stack), len(right.stack))]
-    out = in_order(b, (*stack, left.rows, right.columns))
-    Product(low, left, right, out, dtype).lower()
-    low.define(v, whole(b, v.type.shape))
+    stack = t.shape[: max(len(left.stack), len(right.stack))]
+    has_rows, has_columns = type_of(x).ndim > 1, type_of(y).ndim > 1
+
+    def where(index: Index, i: Dim, j: Dim) -> Dim:
+        rows, columns = (i,) if has_rows else (), (j,) if has_columns else ()
+        return at((*index, *rows, *columns))
+
+    out = Matrix(NOWHERE, where, left.rows, right.columns, stack)
+    return Product(low, left, right, out, dtype, sign)
 
 
 def total(
@@ -217,14 +239,30 @@ class Product:
     right: Matrix
     out: Matrix
     dtype: DType
+    sign: int
 
     @property
     def sizes(self) -> tuple[Dim, Dim, Dim]:
         return self.left.rows, self.left.columns, self.right.columns
 
-    def lower(self) -> None:
+    def fits(self) -> bool:
+        """Tell whether BLAS could write the result where it belongs."""
+        m, _, n = self.sizes
+        if 1 in (m, n):
+            step = self.out.step()
+            return step is not None and self.low.facts.differ(step, 0)
+        found = self.out.layout()
+        if found is None:
+            return False
+        transposed, length = found
+        return not transposed and self.low.facts.proves(
+            dims.add(length, dims.mul(n, -1))
+        )
+
+    def lower(self, b: Buffer) -> None:
         """Emit loops, a call, or both behind a test of the sizes."""
         low = self.low
+        self.out = replace(self.out, buffer=b)
         m, k, n = self.sizes
         vector = 1 in (m, n)
         limit = MATRIX_BY_VECTOR if vector else MATRIX_BY_MATRIX
@@ -254,6 +292,7 @@ class Product:
             self.left.transposed,
             self.out.transposed,
             self.dtype,
+            self.sign,
         )
         with self.low.loops(self.out.stack) as index:
             match self.innermost():
@@ -292,24 +331,34 @@ class Product:
                     self.right.element(index, stack, k, j),
                 ),
             )
-            low.emit(Store(self.out.buffer, self.out.where(index, stack, i, j), acc))
+            where = self.out.where(index, stack, i, j)
+            low.emit(Store(self.out.buffer, where, self.added(where, acc)))
+
+    def added(self, where: Dim, x: Scalar) -> Scalar:
+        """Return what to store for a term or a sum."""
+        if not self.sign:
+            return x
+        old = Load(self.out.buffer, where, self.dtype)
+        template = "({0} + {1})" if self.sign > 0 else "({0} - {1})"
+        return Apply(template, (old, x), self.dtype)
 
     def multiples(self, index: Index) -> None:
         """Emit additions of multiples of rows of `right` to rows of the result."""
         low, stack, b = self.low, self.out.stack, self.out.buffer
         m, size, n = self.sizes
         zero = Lit(np.zeros((), self.dtype).item(), self.dtype)
+        adding = replace(self, sign=self.sign or 1)
         with low.loops((m,)) as (i,):
-            with low.loops((n,)) as (j,):
-                low.emit(Store(b, self.out.where(index, stack, i, j), zero))
+            if not self.sign:
+                with low.loops((n,)) as (j,):
+                    low.emit(Store(b, self.out.where(index, stack, i, j), zero))
             with low.loops((size,)) as (k,):
                 factor = low.let(self.left.element(index, stack, i, k))
                 with low.loops((n,)) as (j,):
                     other = self.right.element(index, stack, k, j)
                     product = times(low, self.dtype, factor, other)
                     where = self.out.where(index, stack, i, j)
-                    old = Load(b, where, self.dtype)
-                    low.emit(Store(b, where, sum_of(old, product)))
+                    low.emit(Store(b, where, adding.added(where, product)))
 
     # BLAS -------------------------------------------------------------------------
 
@@ -371,7 +420,7 @@ class Product:
         return turned, self.chosen(turned, *lengths)
 
     def chosen(self, flag: Flag, x: Dim, y: Dim) -> Count:
-        if isinstance(flag, bool):
+        if isinstance(flag, bool) or x == y:
             return x if flag else y
         return self.low.let(Apply("where({0}, {1}, {2})", (flag, at(x), at(y)), I64))
 
@@ -386,7 +435,7 @@ class Product:
             (ta, lda), (tb, ldb) = self.laid_out(left), self.laid_out(right)
             _, ldc = self.laid_out(self.out)
             args = (ta, tb, m, n, k, a, lda, b, ldb, c, ldc)
-            self.low.emit(Call("blas.gemm", args))
+            self.low.emit(Call("blas.gemm" + SUFFIX[self.sign], args))
 
     def matrix_by_vector(
         self, matrix: Matrix, a: Pointer, vector: Matrix, x: Pointer, y: Pointer
@@ -398,7 +447,7 @@ class Product:
         assert along is not None
         assert out is not None
         args = (turned, rows, columns, a, length, x, along, y, out)
-        self.low.emit(Call("blas.gemv", args))
+        self.low.emit(Call("blas.gemv" + SUFFIX[self.sign], args))
 
     def pointer(self, x: Matrix, index: Index) -> Pointer:
         return x.buffer, x.where(index, self.out.stack, 0, 0)

@@ -239,3 +239,87 @@ def test_products_in_loops_and_their_gradients(name: str) -> None:
         agree(kernel, joint, args, 1e-11)
         if n == 3:
             check_joint(f, joint, args[: len(f.params)], 0)
+
+
+IN_PLACE = {
+    "sum": (
+        """func @f(PARAMS) -> f64[n,m] into %c where n - 2 >= 0, m - 2 >= 0 {
+  %t: f64[n,m] = matmul %a, %b
+  %d: f64[n,m] = add %c, %t
+  return %d
+}""",
+        "gemm_add",
+    ),
+    "rows": (
+        """traced @f(PARAMS) -> f64 where n - 2 >= 0, m - 2 >= 0 {
+  %v: f64[n - 1,m] &%c = slice %c, 1 {axis=0, size=n - 1, step=1}
+  %r: f64[n - 1,k] &%a = slice %a, 0 {axis=0, size=n - 1, step=1}
+  %t: f64[n - 1,m] = matmul %r, %b
+  %d: f64[n - 1,m] = subtract %v, %t
+  %v <- %d
+  %s: f64 = sum %c {axis=(0, 1), keepdims=False}
+  return %s
+}""",
+        "gemm_subtract",
+    ),
+    "columns": (
+        """func @f(PARAMS) -> f64[n,m] into %c where n - 2 >= 0, m - 2 >= 0 {
+  %x: f64[k] = select %b, 0 {axis=1}
+  %t: f64[n] = matmul %a, %x
+  %d: f64[n,m] = select_scatter %c, %t, 0 {axis=1}
+  return %d
+}""",
+        "gemv",
+    ),
+    "negative": (
+        """func @f(PARAMS) -> f64[n,m] into %c where n - 2 >= 0, m - 2 >= 0 {
+  %x: f64[k] = select %a, 0 {axis=0}
+  %t: f64[m] = matmul %x, %b
+  %u: f64[m] = negative %t
+  %d: f64[n,m] = select_scatter_add %c, %u, n - 1 {axis=0}
+  return %d
+}""",
+        "gemv_subtract",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_products_are_added_in_place(name: str) -> None:
+    text, call = IN_PLACE[name]
+    text = text.replace("PARAMS", "%c: f64[n,m], %a: f64[n,k], %b: f64[k,m]")
+    f = manager.run(parse(text), [*manager.PIPELINES["pure"]], verify=True)
+    kernel = build(manager.run(f, manager.PIPELINES["lower"], verify=True))
+    assert f"{call}(" in kernel.source
+    assert "arena" not in kernel.nests
+    rng = np.random.default_rng(0)
+    for n, m, k in ((2, 2, 0), (2, 3, 4), (17, 5, 9), (60, 50, 40)):
+        args = [rng.normal(size=s) for s in ((n, m), (n, k), (k, m))]
+        want = run(f, *copy.deepcopy(args))
+        for got, expected in zip(kernel(copy.deepcopy(args)), want, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11)
+
+
+NOT_IN_PLACE = """func @f(%a0: f64[n,n], %y0: f64[n]) -> (f64[n,n], f64[n], f64[n,n], f64[n]) {
+  %a: f64[n,n] = sin %a0
+  %y: f64[n] = cos %y0
+  %t: f64[n] = matmul %a, %y0
+  %b: f64[n,n] = multiply %a, 2.0
+  %z: f64[n] = add %y, %t
+  %c: f64[n,n] = cos %a0
+  %r: f64[n] = select %c, 0 {axis=0}
+  %p: f64[n] = matmul %r, %c
+  %d: f64[n,n] = select_scatter %c, %p, 0 {axis=0}
+  %u: f64[n] = matmul %a0, %y0
+  %v: f64[n] = matmul %y0, %a0
+  %w: f64[n] = add %u, %v
+  return %b, %z, %d, %w
+}"""  # noqa: E501
+
+
+def test_products_see_what_was_there_at_their_place() -> None:
+    f = parse(NOT_IN_PLACE)
+    kernel = build(manager.run(f, manager.PIPELINES["lower"], verify=True))
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 17, 64):
+        agree(kernel, f, [rng.normal(size=(n, n)), rng.normal(size=n)], 1e-12)
