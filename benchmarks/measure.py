@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import resource
 import statistics
 import subprocess
@@ -113,9 +114,9 @@ def run_child(
 
 
 def _last_error(text: str, status: int) -> str:
-    """Return the line of a traceback that names the error."""
-    lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
-    return lines[-1] if lines else f"ended with status {status}"
+    """Return the first line of the error that a traceback ends with."""
+    named = [line for line in text.splitlines() if re.match(r"[A-Za-z_][\w.]*: ", line)]
+    return named[-1] if named else f"ended with status {status}"
 
 
 def machine(*packages: str) -> str:
