@@ -39,7 +39,7 @@ from .programs import PROGRAMS, Args, Program, Size, copied, differentiable, fin
 
 SECONDS = 2.0  # for the runs of one program
 QUICK = 0.1
-WIDTH = 110  # columns of the table, also where the terminal has fewer
+WIDTH = 120  # columns of the table, also where the terminal has fewer
 RIGHT = 1e-6  # largest error of a gradient, relative to the sum of its terms
 SAME = 1e-9  # largest difference from the gradient by hand, relative to its largest
 
@@ -99,10 +99,14 @@ Row = TypeVar("Row", Times | Failure, Versus | Failure)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A program's objective at one size, as NumPy code and compiled."""
+    """A program's objective at one size, as NumPy code and compiled.
+
+    `scale` is the size of what the objective adds up, which bounds its rounding errors.
+    """
 
     args: Args
     weights: Args
+    scale: float
     objective: Callable[..., Any]
     forward: Callable[..., Any]
     gradient: Callable[..., Any]
@@ -115,7 +119,9 @@ def prepare(program: Program, size: Size) -> Setting:
     forward = rg.compile(objective)
     wrt = differentiable(args)
     gradient = rg.value_and_grad(forward, argnums=tuple(k + 1 for k in wrt))
-    return Setting(args, program.weights(args), objective, forward, gradient, wrt)
+    weights, results = program.weights(args), program.results(copied(args))
+    terms = (np.sum(np.abs(w * r)) for w, r in zip(weights, results, strict=True))
+    return Setting(args, weights, float(sum(terms)), objective, forward, gradient, wrt)
 
 
 def time_program(program: Program, size: Size, seconds: float) -> Times:
@@ -204,7 +210,7 @@ def check_gradient(s: Setting, grads: Args) -> bool:
     terms = [g * steps[k] for k, g in zip(s.wrt, grads, strict=True)]
     got = sum(float(np.sum(t)) for t in terms)
     allowed = RIGHT * max(sum(float(np.sum(np.abs(t))) for t in terms), 1.0)
-    known = slope(along, sum(float(np.sum(np.abs(w))) for w in s.weights), 2.0**-52)
+    known = slope(along, max(s.scale, 1.0), 2.0**-52)
     if known.problem or known.doubt > 100 * allowed:
         return False
     if not abs(got - known.value) <= allowed + 2 * known.doubt:
