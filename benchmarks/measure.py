@@ -115,7 +115,9 @@ def run_child(
 
 def _last_error(text: str, status: int) -> str:
     """Return the first line of the error that a traceback ends with."""
-    named = [line for line in text.splitlines() if re.match(r"[A-Za-z_][\w.]*: ", line)]
+    named = [
+        line for line in text.splitlines() if re.match(r"[A-Za-z_][\w.]*(: |$)", line)
+    ]
     return named[-1] if named else f"ended with status {status}"
 
 
