@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..ir import dims
-from ..ir.errors import ShapeError
+from ..ir.errors import OutcomeError, ShapeError
 from ..ir.func import Node, Operand, Value, free_values
 from ..ir.types import I64
 from ..ir.verify import loop_facts
-from .kernels import Stored, cast, compare, whole
+from .kernels import Stored, at, cast, compare, whole
 from .nests import Bind, Buffer, If, Lit, Loop, Reg, Set, While
 
 if TYPE_CHECKING:
@@ -156,9 +156,18 @@ def _zero(v: Value) -> object:
 
 def size(low: Lowering, node: Node) -> None:
     """Lower `size`: the symbol stands for the computed integer from here on."""
-    symbol = dims.as_symbol(node.attrs["count"])
-    assert symbol is not None
+    count = node.attrs["count"]
+    symbol = dims.as_symbol(count)
     x = low.let(cast(low.element(node.operands[0], ()), I64))
+    low.values[node.result] = x
+    if symbol is None or symbol in low.known:
+        low.fail_where(
+            compare("!=", x, at(count)),
+            ShapeError,
+            f"size: another size where {count} is needed",
+            node.loc,
+        )
+        return
     low.fail_where(
         compare("<", x, Lit(0, I64)),
         ShapeError,
@@ -168,4 +177,17 @@ def size(low: Lowering, node: Node) -> None:
     low.late.add(symbol)
     low.known.add(symbol)
     low.emit(Bind(symbol, x))
-    low.values[node.result] = x
+
+
+def check(low: Lowering, node: Node) -> None:
+    """Leave the kernel where a value is not the one that the program is for."""
+    value, number = node.attrs["value"], node.attrs["number"]
+    x = low.element(node.operands[0], ())
+    other = Lit(value, x.dtype)
+    low.fail_where(
+        compare("!=", low.let(x), other),
+        OutcomeError,
+        f"{node.op.name}: outcome {number} is not {value}",
+        node.loc,
+        number=number,
+    )

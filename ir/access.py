@@ -145,7 +145,7 @@ def negative_power(node: Node) -> bool:
 
 def may_fail(node: Node, facts: Facts) -> bool:
     """Tell whether running the node can find an error, in its regions too."""
-    if node.op.kind in (Kind.GATHER, Kind.SIZE) or "count" in node.attrs:
+    if node.op.kind in (Kind.GATHER, Kind.SIZE, Kind.CHECK) or "count" in node.attrs:
         return True
     given = indices_of(node) if node.op.kind in (Kind.VIEW, Kind.SCATTER) else ()
     if any(isinstance(x, Value) for x in given):

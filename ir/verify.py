@@ -29,6 +29,8 @@ class _Verifier:
         self.names: set[str] = set()
         self.symbols: set[Symbol] = set(f.symbols)
         self.views: dict[Value, Operand] = {}
+        self.regions = 0  # that are open
+        self.overwritten = False  # something that the caller sees
 
     def run(self) -> None:
         for p in self.f.params:
@@ -92,6 +94,8 @@ class _Verifier:
                 self.control(node, facts, scope)
             elif node.op.kind is Kind.WRITE:
                 self.write(node)
+            elif node.op.kind is Kind.CHECK:
+                self.check(node)
             else:
                 self.plain(node)
         for d in dims_of_node(node):
@@ -111,8 +115,6 @@ class _Verifier:
         if count is None or s is None:
             return facts
         if s in self.symbols:
-            if node.op.kind is Kind.SIZE:
-                raise IRError(f"symbol {s} is defined twice")
             return facts  # a known size, which the op checks
         self.symbols.add(s)
         return facts if node.op.kind is Kind.SIZE else facts.having(count)
@@ -140,6 +142,15 @@ class _Verifier:
         if not same_shape(broadcast_shapes(target.shape, new.shape), target.shape):
             raise IRError(f"write: {new} does not fit its target {target}")
 
+    def check(self, node: Node) -> None:
+        self.plain(node)
+        if self.regions:
+            raise IRError(f"{node.op.name} may not stand in a region")
+        if self.overwritten:
+            raise IRError(
+                f"{node.op.name} may not follow a write into memory of the caller"
+            )
+
     def marks(self, node: Node, v: Value) -> None:
         is_view = node.op.views is not None
         if self.f.stage == "traced" and is_view != (v.base is not None):
@@ -148,12 +159,21 @@ class _Verifier:
             raise IRError(f"%{v.name} must be marked as a view of its operand")
         if self.f.stage == "func" and v.base is not None:
             raise IRError("an alias mark may not appear after functionalize")
+        self.overwritten |= self.is_updated(v)
         if v.reuses is not None and not node.regions:
             if (
                 not self.reads(node, v.reuses)
                 or v.reuses.type.array() != v.type.array()
             ):
                 raise IRError(f"%{v.name} cannot reuse the buffer of %{v.reuses.name}")
+
+    def is_updated(self, v: Value) -> bool:
+        """Tell whether a value is computed in the memory of a parameter."""
+        while v.reuses is not None:
+            v = v.reuses
+            if v in self.f.params:
+                return True
+        return False
 
     def reads(self, node: Node, x: Value) -> bool:
         """Tell whether a node reads the memory of `x`, itself or through views."""
@@ -169,6 +189,7 @@ class _Verifier:
     def control(self, node: Node, facts: Facts, scope: set[Value]) -> None:
         outer = frozenset(scope)
         saved = set(self.symbols)
+        self.regions += 1
         match node.op.kind:
             case Kind.FOR:
                 index = node.attrs["index"]
@@ -193,6 +214,7 @@ class _Verifier:
                 self.block(node.regions[0], facts, outer)
                 self.yields(node.regions[0].results, [v.type for v in node.results])
         self.symbols = saved
+        self.regions -= 1
 
     def predicate(self, results: Sequence[Operand]) -> None:
         if len(results) != 1:
