@@ -8,7 +8,7 @@ one symbol is replaced by what it must be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..ir import dims
@@ -24,6 +24,7 @@ class Assumptions:
         self.hints: dict[Symbol, int] = {}
         self.facts = Facts()
         self.equal: dict[Symbol, Dim] = {}
+        self.fix: Callable[[Symbol], None] | None = None  # of `Outcomes`
         self._letters: set[str] = set()
 
     def symbol(self, hint: int | None, letters: Sequence[str]) -> Expr:
@@ -52,6 +53,10 @@ class Assumptions:
     def value(self, d: Dim) -> int:
         """Return the value of a dim in this call."""
         out = dims.substitute(self.resolve(d), dict(self.hints))
+        if not isinstance(out, int) and self.fix is not None:
+            for s in dims.symbols_of(out):
+                self.fix(s)
+            out = dims.substitute(self.resolve(d), dict(self.hints))
         if not isinstance(out, int):
             names = ", ".join(sorted(s.name for s in dims.symbols_of(out)))
             raise UnsupportedError(
@@ -107,11 +112,11 @@ class Assumptions:
 
     def assume(self, d: Dim) -> None:
         """Add the fact d >= 0."""
-        self.facts = self.facts.having(d)
+        self.facts = self.facts.having(self.resolve(d))
 
     def assume_equal(self, a: Dim, b: Dim) -> None:
         """Assume a == b by solving for a symbol; without one, all become numbers."""
-        gap = dims.add(a, dims.mul(b, -1))
+        gap = self.resolve(dims.add(a, dims.mul(b, -1)))
         if isinstance(gap, int):
             return
         for monomial, coefficient in reversed(gap.terms):
@@ -142,6 +147,7 @@ class Assumptions:
         if isinstance(d, int):
             return d
         value = self.value(d)
+        d = self.resolve(d)
         symbols = dims.symbols_of(d)
         if len(symbols) == 1 and dims.as_symbol(d) is None:
             (s,) = symbols

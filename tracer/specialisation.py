@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..ir import interp
 from ..ir.dims import Expr, Symbol
-from ..ir.errors import MutationError
+from ..ir.errors import MutationError, OutcomeError
 from ..ir.func import Func
 from ..ir.types import Type
 from .capture import (
@@ -23,7 +24,8 @@ from .containers import Tree, unflatten_tree
 from .guards import Matcher
 from .location import user_location
 from .modes import STATE
-from .program import Program
+from .outcomes import Path
+from .program import Program, only_results, run_pass
 from .record import array_of, run_recorded
 from .state import (
     Contents,
@@ -90,6 +92,7 @@ class Specialisation:
     structures: tuple[tuple[Place, tuple[type, Any]], ...]
     statics: tuple[tuple[int, Static], ...]  # of parameters
     counts: tuple[tuple[Symbol, int, int], ...]  # symbol, result, axis
+    outcomes: Path  # of computed values, in the order in which Python asked
     keep: tuple[Any, ...]  # objects whose identity is part of the key
 
     def values(self, leaves: Sequence[Any]) -> list[Any] | None:
@@ -137,6 +140,26 @@ class Specialisation:
             if layout_class(array_of(values[j])) != layout:
                 return None
         return out
+
+    @property
+    def decides(self) -> bool:
+        """Whether values of the arguments, or computed ones, chose this program."""
+        return bool(self.outcomes or self.statics)
+
+    def differs(
+        self, values: Sequence[Any], env: Mapping[Symbol, int]
+    ) -> OutcomeError | None:
+        """Return the error of a call in which a computed value is another one."""
+        if not self.outcomes:
+            return None
+        checks = run_pass(
+            only_results(self.program.func, len(self.program.func.results)), "dce"
+        )
+        try:
+            interp.run(checks, *map(array_of, values), symbols=env)
+        except OutcomeError as error:
+            return error
+        return None
 
     def overlapping(self, values: Sequence[Any]) -> bool:
         """Tell whether a written parameter shares memory with another one."""

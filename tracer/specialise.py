@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..ir.dims import Dim, Expr, Symbol, as_symbol, symbols_of
-from ..ir.errors import UnsupportedError
+from ..ir.errors import RetrogradeError, UnsupportedError
 from ..ir.func import Func, type_of
 from .capture import (
     Out,
@@ -20,6 +20,7 @@ from .capture import (
 from .containers import Tree, unflatten_tree
 from .guards import make_matcher
 from .location import user_location
+from .outcomes import Answer, Path, Raised
 from .program import Program, run_pass
 from .record import array_of
 from .specialisation import (
@@ -43,19 +44,33 @@ from .state import (
 from .symbols import SymInt
 from .trace import Trace, check_plain
 
+NOTHING: Mapping[Path, Answer] = {}
+
 
 def specialise(
-    fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree
+    fn: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Tree,
+    disputed: Mapping[Path, Answer] = NOTHING,
 ) -> Specialisation:
     """Capture `fn` for these arguments.
 
     Captured ints are constants of the program. Those that it changes, counters, become
-    symbols: it is traced once more.
+    symbols: it is traced once more. `disputed` are answers to questions that programs
+    have answered: see Note [disputes]. Raises Raised where the function itself raises.
     """
     counters: set[Hashable] = set()
     while True:
         attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
-        made = attempt.run()
+        attempt.trace.outcomes.disputed = disputed
+        try:
+            made = attempt.run()
+        except RetrogradeError:
+            raise
+        except Exception as error:
+            if attempt.trace.outcomes.path:
+                raise Raised from error
+            raise
         if isinstance(made, Specialisation):
             return made
         counters |= made
@@ -256,6 +271,7 @@ class _Specialiser:
             ),
             structures=tuple(self.state.structures),
             counts=_counts(pure),
+            outcomes=tuple(trace.outcomes.path),
             statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
             keep=self.keep,
         )

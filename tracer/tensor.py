@@ -90,6 +90,19 @@ def _operand(x: Any) -> Any:
     return NotImplemented
 
 
+def _repeating(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `multiply` for integer scalars too, which repeat what is a sequence."""
+
+    def method(self: Tensor, other: Any) -> Any:
+        if isinstance(other, list | tuple | str):
+            type = self.type
+            if type.scalar and type.dtype.kind in "iu":
+                return other * self.__index__()
+        return multiply(self, other)
+
+    return method
+
+
 def _unary(name: str) -> Callable[[Any], Any]:
 
     def method(self: Tensor) -> Any:
@@ -245,13 +258,21 @@ class Tensor:
             )
         raise AttributeError(f"'Tensor' object has no attribute {name!r}")
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        if self._trace is not None and self.type.scalar:
+            raise GradientBreakError(
+                f"a computed number, {self.type}, as the key of a dict or in a set",
+                location=user_location(),
+                rule="Numbers are found by their value, which is not there yet.",
+                hint="use operator.index(k), which is checked at every call, or arrays",
+            )
+        return object.__hash__(self)
 
     # Operators --------------------------------------------------------------------
 
     __add__, __radd__, __iadd__ = _binary("add")
     __sub__, __rsub__, __isub__ = _binary("subtract")
-    __mul__, __rmul__, __imul__ = _binary("multiply")
+    __mul__, __rmul__, __imul__ = map(_repeating, _binary("multiply"))
     __truediv__, __rtruediv__, __itruediv__ = _binary("divide")
     __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
     __mod__, __rmod__, __imod__ = _binary("remainder")

@@ -40,6 +40,7 @@ from .assume import Assumptions, TraceInt
 from .location import user_location
 from .modes import STATE, enable_grad
 from .order import empty
+from .outcomes import Outcomes, Prefix
 from .symbols import SymInt
 from .tensor import Tensor
 
@@ -88,6 +89,8 @@ class Trace:
         self.name = name
         self.assumptions: Assumptions = parent.assumptions if parent else Assumptions()
         self.builder = IRBuilder()
+        self.outcomes: Outcomes = parent.outcomes if parent else Outcomes(self)
+        self.prefix = Prefix(self)  # values in this call
         self.params: list[Value] = []
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.stages: dict[str, Func] = {}  # of transforms that were captured inside
@@ -405,6 +408,28 @@ class Trace:
             x = self.apply(OPS["copy"], (self.tensor(x),), {})._value
         return (x, *xs[1:]), x
 
+    @property
+    def in_region(self) -> bool:
+        """Whether a loop or a branch is being traced, here or around."""
+        return False
+
+    def insert(self, k: int, nodes: Sequence[Node]) -> None:
+        """Put nodes in front of the k-th, which has run in `prefix`."""
+        self.builder.nodes[k:k] = nodes
+        self.prefix.done += len(nodes)
+        for node in nodes:
+            self._nodes.update((v, node) for v in node.results)
+
+    def given(self, v: Value) -> Any:
+        """Return what a parameter stands for in this call: an array or a number."""
+        if v in self._pending or self.parent is not None:
+            x = self.stands_for.get(v, self.origins.get(v, self._pending.get(v)))
+            if self.parent is not None:
+                outer = x if isinstance(x, Value) else self.parent.operand(x)
+                return self.parent.prefix.value(outer)
+            return x._data if isinstance(x, Tensor) else x
+        return self.known.get(v, self.layouts.get(v))
+
     def node_of(self, v: Value) -> Node:
         """Return the node that computes `v`."""
         return self._nodes[v]
@@ -465,8 +490,7 @@ class Trace:
                 )
 
     def convert_to_python(self, t: Tensor, kind: str) -> Any:
-        """Refuse to turn a traced value into a Python object."""
-        location = user_location()
+        """Return a traced value as a Python object, or refuse."""
         if kind in ("len", "iter"):
             return self._rows(t, kind)
         if kind in ("bool", "index", "int"):
@@ -474,18 +498,10 @@ class Trace:
             if static is not None:
                 self.root().statics.append(static)
                 return static.value
-        if kind == "bool":
-            raise UnsupportedError(
-                f"a branch on a traced value, {self.type_of(t)}",
-                location=location,
-                rule="Which way Python goes would be decided once, when the function "
-                "is compiled.",
-                hint="use np.where, np.max or a fixed number of rounds; or leave the "
-                "function uncompiled",
-            )
+            return self.outcomes.of(self, t, kind)
         raise GradientBreakError(
             f"a traced value, {self.type_of(t)}, is needed as a Python {kind}",
-            location=location,
+            location=user_location(),
             rule="A compiled function computes with values that are not there yet.",
             hint="keep the value in NumPy operations, or compute it before the call",
         )
@@ -621,7 +637,12 @@ class Trace:
 
     def finish(self, results: Sequence[Operand]) -> Func:
         """Return the traced Func, with everything that was assumed put in."""
-        block = Block(tuple(self.params), tuple(self.builder.nodes), tuple(results))
+        return self.func(
+            Block(tuple(self.params), tuple(self.builder.nodes), tuple(results))
+        )
+
+    def func(self, block: Block) -> Func:
+        """Return a block of this trace as a traced Func."""
         f = Func(self.name, "traced", block, (), self._facts())
         return with_symbols(substitute(f, self.assumptions.equal))
 

@@ -521,18 +521,6 @@ def test_a_computed_index_out_of_range_changes_nothing():
     np.testing.assert_array_equal(x, vector())
 
 
-def test_a_branch_on_a_traced_value_names_the_line():
-    def f(x):
-        if x.sum() > 0:
-            return x
-        return -x
-
-    with pytest.raises(UnsupportedError, match="branch on a traced value") as info:
-        rg.compile(f)(vector())
-    assert "test_jit.py" in str(info.value)
-    assert "x.sum() > 0" in str(info.value)
-
-
 def test_a_read_only_array_is_not_written():
     def f(x):
         x += 1
