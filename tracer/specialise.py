@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ir.dims import Dim, Expr, Symbol, as_symbol, symbols_of
 from ..ir.errors import RetrogradeError, UnsupportedError
-from ..ir.func import Func, type_of
+from ..ir.func import Func, Value, type_of
 from .capture import (
     Out,
     Replay,
@@ -19,6 +19,7 @@ from .capture import (
 )
 from .containers import Tree, unflatten_tree
 from .guards import make_matcher
+from .leaves import Bookkeeping, GradOf, without_gradient
 from .location import user_location
 from .outcomes import Answer, Path, Raised
 from .program import Program, run_pass
@@ -180,6 +181,7 @@ class _Specialiser:
             results = Results(trace, {id(c.owner): c.way for c in watched})
             leaves, tree = results.flatten(out)
             outs = tuple(map(results.out, leaves))
+            grads = trace.leaves.describe(results)
         finally:
             changes = swap.restore()
         counters = {p.key for p, x in _changed(changes) if self._counts(p, x)}
@@ -192,7 +194,7 @@ class _Specialiser:
             _rearrangement(results, c, before, after)
             for c, before, after in changes.containers
         )
-        return self._finish(tree, outs, effects, rearranged, results)
+        return self._finish(tree, outs, effects, rearranged, grads, results)
 
     def _counts(self, place: Place, x: Any) -> bool:
         """Tell whether a place is an int that the function sets to an int."""
@@ -205,22 +207,29 @@ class _Specialiser:
         swap.put(place, x, t)
         self.places.setdefault(t._value, []).append(place)
 
+    def _source(self, v: Value) -> Any:
+        """Return where a captured parameter is found at a call."""
+        if v in self.places:
+            return self.places[v][0]
+        owner = self.trace.leaves.holders.get(v)
+        if owner is not None:
+            return GradOf(self.trace.params.index(owner))
+        return self.trace.origins[v]
+
     def _finish(
         self,
         tree: Tree,
         outs: tuple[Out, ...],
         effects: tuple[Effect, ...],
         rearranged: tuple[Rearrangement, ...],
+        bookkeeping: Bookkeeping | None,
         results: Results,
     ) -> Specialisation:
         trace = self.trace
         captured_func = trace.finish(results.operands)
         pure = run_pass(captured_func, "functionalize")
         count = len(self.numbers)
-        captured = tuple(
-            self.places[v][0] if v in self.places else trace.origins[v]
-            for v in trace.params[count:]
-        )
+        captured = tuple(self._source(v) for v in trace.params[count:])
         same = tuple(
             (place, j)
             for j, v in enumerate(trace.params)
@@ -236,6 +245,7 @@ class _Specialiser:
             for j, v in enumerate(trace.params)
             if v in trace.layout_read
         )
+        constant, quiet = without_gradient(trace, results.operands)
         # A transform shows the stages of the function it transforms.
         stages = trace.stages or {"capture": captured_func, "functionalize": pure}
         return Specialisation(
@@ -272,6 +282,9 @@ class _Specialiser:
             structures=tuple(self.state.structures),
             counts=_counts(pure),
             outcomes=tuple(trace.outcomes.path),
+            bookkeeping=bookkeeping,
+            quiet=tuple(j for _, j in pure.updates if trace.params[j] in quiet),
+            constant=constant,
             statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
             keep=self.keep,
         )

@@ -37,6 +37,7 @@ from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
 from .assume import Assumptions, TraceInt
+from .leaves import Leaves, root_of
 from .location import user_location
 from .modes import STATE, enable_grad
 from .order import empty
@@ -91,6 +92,8 @@ class Trace:
         self.builder = IRBuilder()
         self.outcomes: Outcomes = parent.outcomes if parent else Outcomes(self)
         self.prefix = Prefix(self)  # values in this call
+        self.leaves = Leaves(self)
+        self.recorded: set[Value] = set()  # roots that were written, not under no_grad
         self.params: list[Value] = []
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.stages: dict[str, Func] = {}  # of transforms that were captured inside
@@ -123,7 +126,10 @@ class Trace:
         if isinstance(x, Tensor):
             if x.is_traced:
                 return self.parameter(x.type, hint)
-            x = x._data
+            out = self.argument(x._data, hint)
+            if isinstance(out, Tensor):
+                self.leaves.enter(out._value, x)
+            return out
         if isinstance(x, int) and not isinstance(x, bool):
             return self.integer(self.assumptions.symbol(x, [hint]))
         if isinstance(x, np.ndarray):
@@ -153,6 +159,8 @@ class Trace:
         v = self.builder.value(type, hint)
         self._pending[v] = x
         self._keep.append(x)
+        if isinstance(x, Tensor) and not x.is_traced:
+            self.leaves.enter(v, x)
         if shared:
             self.captured[id(x)] = (x, v)
         return self.tensor(v)
@@ -447,17 +455,27 @@ class Trace:
         x = self.operand(new)
         self._check_writeable(where)
         self._check_fits(where, x)
+        root = root_of(where)
+        self.leaves.before_write(root)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
         )
-        root = where
-        while root.base is not None:
-            root = root.base
         self.written.add(root)
+        if STATE.grad:
+            self.recorded.add(root)
 
     def detach(self, t: Tensor) -> Tensor:
         """Return the same values without a derivative."""
         return self.apply(DETACH, (t,), {})  # type: ignore[no-any-return]
+
+    def item(self, t: Tensor, index: tuple[int, ...]) -> Tensor:
+        """Return one element as a Python number, without its derivative."""
+        t = self.detach(t)
+        if index:
+            t = t.flat[index[0]] if len(index) == 1 else t[index]
+        elif t.shape:
+            t = self.apply(OPS["reshape"], (t,), {"shape": ()})
+        return self.apply(OPS["number"], (t,), {})  # type: ignore[no-any-return]
 
     def _check_writeable(self, target: Value) -> None:
         """Raise where NumPy's view is read-only: one that repeats its elements."""

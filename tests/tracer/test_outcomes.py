@@ -1,4 +1,4 @@
-"""Computed values that Python needs: each outcome is a program, checked at every call."""
+"""Computed values that Python needs: each outcome is a program, and checked."""
 
 import operator
 import warnings
@@ -65,7 +65,7 @@ def test_known_outcomes_compile_nothing():
 def test_conditions_with_and_or_not_and_chains():
     def f(x):
         a, b = x.sum(), x.max()
-        if 0 < a < 20 and not b < 4 or a < -100:
+        if (0 < a < 20 and not b < 4) or a < -100:
             return "yes"
         return "no" if a else "zero"
 
@@ -171,7 +171,7 @@ def test_int_of_what_is_no_number_raises_as_python_does():
 
 def test_a_float_is_never_guarded():
     with pytest.raises(GradientBreakError, match="needed as a Python float"):
-        rg.compile(lambda x: "%.3f" % x.sum())(UP)
+        rg.compile(lambda x: "%.3f" % x.sum())(UP)  # noqa: UP031
 
 
 # ---------------------------------------------------------------- sizes from data
