@@ -17,7 +17,7 @@ from ..ir.errors import OutcomeError, ShapeError
 from ..ir.func import Node, Operand, Value, free_values
 from ..ir.types import I64
 from ..ir.verify import loop_facts
-from .kernels import Stored, at, cast, compare, whole
+from .kernels import Stored, cast, compare, whole
 from .nests import Bind, Buffer, If, Lit, Loop, Reg, Set, While
 
 if TYPE_CHECKING:
@@ -159,21 +159,16 @@ def size(low: Lowering, node: Node) -> None:
     count = node.attrs["count"]
     symbol = dims.as_symbol(count)
     x = low.let(cast(low.element(node.operands[0], ()), I64))
-    low.values[node.result] = x
-    if symbol is None or symbol in low.known:
+    if symbol is None or symbol in low.known:  # a number, or computed again
+        low.values[node.result] = x
+        return
+    if node.attrs.get("checked"):
         low.fail_where(
-            compare("!=", x, at(count)),
+            compare("<", x, Lit(0, I64)),
             ShapeError,
-            f"size: another size where {count} is needed",
+            "negative dimensions are not allowed",
             node.loc,
         )
-        return
-    low.fail_where(
-        compare("<", x, Lit(0, I64)),
-        ShapeError,
-        "size: negative dimensions are not allowed",
-        node.loc,
-    )
     low.late.add(symbol)
     low.known.add(symbol)
     low.emit(Bind(symbol, x))

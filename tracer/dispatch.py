@@ -59,6 +59,12 @@ class Trace(Protocol):
     def leaves(self) -> Any:
         """What Tensors are to the tape: a `Leaves`."""
 
+    def as_int(self, t: Any) -> Any:
+        """Return a computed 0-d integer as a symbolic int."""
+
+    def check_complete(self, x: object) -> None:
+        """Raise where a list is looked at that grows in a loop being traced."""
+
 
 _ACTIVE: ContextVar[Trace | None] = ContextVar("retrograde_trace", default=None)
 

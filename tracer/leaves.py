@@ -23,6 +23,7 @@ from ..ir.op import OPS, Kind
 from ..passes import activity
 from ..passes.vjp import vjp
 from . import dispatch
+from .assume import NeedsValue
 from .location import user_location
 from .modes import enable_grad, no_grad
 from .program import run_pass, without_checks
@@ -66,7 +67,6 @@ class Leaves:
         self.holders: dict[Value, Value] = {}  # gradients that are parameters: whose
         self.before: dict[Value, Tensor | None] = {}  # the same, when they were read
         self.first: dict[Value, Value] = {}  # what written arrays held at first
-        self.lost: set[Value] = set()  # written while there were no leaves
         self._tracker: Tracker | None = None
 
     def enter(self, v: Value, x: Tensor) -> None:
@@ -120,12 +120,11 @@ class Leaves:
     def before_write(self, root: Value) -> None:
         """Keep what an array holds, where a gradient may be wanted."""
         trace = self.trace
-        if root in self.first or root in self.lost or trace.parent is not None:
+        if root in self.first or trace.parent is not None or trace.in_region:
             return
         if root not in trace.params and root not in self.made:
             return
-        if trace.in_region or not self.all():
-            self.lost.add(root)
+        if not self.all() or self._is_written(root):
             return
         with enable_grad():
             self.first[root] = trace.apply(COPY, (trace.tensor(root),), {})._value
@@ -145,7 +144,12 @@ class Leaves:
         """Tell whether the gradient of `t` goes anywhere."""
         self.used = True
         v = self.root(t)
-        return v is not None and v.type.is_inexact and self.tracker().holds(v)
+        if v is None or not v.type.is_inexact:
+            return False
+        tracker = self.tracker()
+        if self.trace.in_region and v not in tracker.seen:
+            self._check_place("requires_grad")
+        return tracker.holds(v)
 
     def tracker(self) -> Tracker:
         if self._tracker is None:
@@ -207,11 +211,12 @@ class Leaves:
     def set_grad(self, t: Tensor, new: Any) -> None:
         self.used = True
         v = self.root(t)
-        if v is None or v is not t._value or self.trace.in_region:
+        self._check_place("setting .grad")
+        if v is None or v is not t._value:
             raise UnsupportedError(
-                f"setting .grad of {t.type}, a view or in a loop or a branch",
+                f"setting .grad of {t.type}, a view or a number",
                 location=user_location(),
-                hint="set it on the tensor that is the leaf, outside of the loop",
+                hint="set it on the tensor that is the leaf",
             )
         if new is not None and new.shape != t.shape:
             raise ShapeError(
@@ -297,19 +302,17 @@ class Leaves:
 
         self.used = True
         trace = self.trace
-        if trace.parent is not None or trace.in_region:
-            raise UnsupportedError(
-                "backward() in a loop, a branch or a transform",
-                location=user_location(),
-                rule="A gradient is computed where its graph was built.",
-                hint="use rg.grad there, or compile the body as a function of its own",
-            )
+        self._check_place("backward()")
         for k, t in enumerate(outputs):
             self._check_output(t, k)
         results = [trace.operand(t) for t in outputs]
         pure = self._pure(wanted, results)
         reached = [v for v in wanted if self._reaches(pure, v)]
-        given = [self._first(v, pure.params[k]) for k, v in enumerate(self._params)]
+        read = {*free_values(Block((), pure.nodes, pure.results))}
+        given = [
+            self._first(v, p, p in read)
+            for v, p in zip(self._params, pure.params, strict=True)
+        ]
         cts: dict[int, Any] = {}
         seed: dict[int, Operand] = {}
         for i, (t, g) in enumerate(zip(outputs, gradients, strict=True)):
@@ -325,6 +328,19 @@ class Leaves:
             g = trace.tensor(x)
             found[v] = g if create_graph else trace.apply(DETACH, (g,), {})
         return found
+
+    def _check_place(self, what: str) -> None:
+        """Refuse what works in the outermost block of a function only."""
+        if self.trace.parent is None and not self.trace.in_region:
+            return
+        kind = NeedsValue if self.trace.in_region else UnsupportedError
+        raise kind(
+            f"{what} in a loop, a branch or a transform",
+            location=user_location(),
+            rule="A gradient is computed where its graph was built, and kept in one "
+            "place.",
+            hint="use rg.grad there, or compile the body as a function of its own",
+        )
 
     def _check_output(self, t: Tensor, k: int) -> None:
         if not t.is_traced or not self.requires(t):
@@ -352,7 +368,7 @@ class Leaves:
         cut = [v for v in (*self.made, *wanted) if v not in trace.params]
         self._params = [*trace.params, *dict.fromkeys(cut)]
         defined = set(cut)
-        nodes = [n for n in trace.builder.nodes if not defined & set(n.results)]
+        nodes = [n for n in trace.nodes if not defined & set(n.results)]
         block = Block(tuple(self._params), tuple(nodes), tuple(results))
         pure = run_pass(trace.func(block), "functionalize")
         body = replace(pure.body, results=pure.results[: len(results)])
@@ -364,11 +380,18 @@ class Leaves:
         activity.forward(pure.nodes, active)
         return any(x in active for x in pure.results if isinstance(x, Value))
 
-    def _first(self, v: Value, p: Value) -> Value:
+    def _is_written(self, root: Value) -> bool:
+        """Tell whether an array has been written so far."""
+        return any(
+            n.op.kind is Kind.WRITE and root_of(n.operands[0]) is root  # type: ignore[arg-type]
+            for n in walk(Block((), tuple(self.trace.nodes)))
+        )
+
+    def _first(self, v: Value, p: Value, is_read: bool) -> Value:
         """Return what a parameter held at first."""
         if v in self.first:
             return self.first[v]
-        if v in self.lost or (v in self.trace.written and v not in self.trace.params):
+        if is_read and self._is_written(v):
             raise UnsupportedError(
                 f"backward: {p} was written before there was a leaf",
                 location=user_location(),
@@ -390,15 +413,17 @@ class Tracker:
     def __init__(self, trace: Trace, start: Iterable[Value]) -> None:
         self.trace = trace
         self.roots = set(start)
+        self.seen = {*trace.params, *start}
         self.done = 0
 
     def holds(self, x: Operand) -> bool:
         return isinstance(x, Value) and root_of(x) in self.roots
 
     def catch_up(self) -> None:
-        nodes = self.trace.builder.nodes
+        nodes = self.trace.nodes
         while self.done < len(nodes):
             self.follow(nodes[self.done])
+            self.seen.update(nodes[self.done].results)
             self.done += 1
 
     def follow(self, node: Node) -> None:

@@ -70,6 +70,7 @@ class Outcomes:
 
         `kind` says what Python asked for: "bool", "int" or "index".
         """
+        test = trace.test_of(t)
         one = _as_asked(trace, t, kind)
         x = trace.operand(one)
         if not isinstance(x, Value):
@@ -79,6 +80,7 @@ class Outcomes:
         found = trace.prefix.value(x).item()
         number, answer = self.next(bool(found) if kind == "bool" else int(found))
         trace.apply(EXPECT, (one,), {"value": answer, "number": number})
+        trace.assumptions.learn(*(test.true if answer else test.false))
         if x.type.scalar:
             self.settled[x] = answer
         return answer
@@ -89,9 +91,12 @@ class Outcomes:
         self.path.append(answer)
         return len(self.path) - 1, answer
 
-    def fix(self, s: Symbol) -> None:
-        """Make a size that the program computes the number that it is in this call."""
-        trace, k = self._definition(s)
+    def fix(self, s: Symbol) -> bool:
+        """Make an open symbol the number that it is in this call, if that can be."""
+        found = self._definition(s)
+        if found is None:
+            return False
+        trace, k = found
         node = trace.builder.nodes[k]
         assert node.op.counts is not None
         number, value = self.next(trace.prefix.size(s))
@@ -101,36 +106,25 @@ class Outcomes:
             trace.builder.apply(EXPECT, (x,), {"value": value, "number": number})
         trace.insert(k, made)
         trace.assumptions.substitute(s, value)
+        return True
 
-    def _definition(self, s: Symbol) -> tuple[Trace, int]:
-        """Return where a symbol is defined: the trace, and the position there."""
+    def _definition(self, s: Symbol) -> tuple[Trace, int] | None:
+        """Return where a symbol is defined: the trace, and the position there.
+
+        There are no checks in regions: what is defined there is not found.
+        """
         trace: Any = dispatch.active_trace() or self.root
-        while trace is not None:
-            if trace.in_region:
-                break
+        while trace is not None and not trace.in_region:
             for k, node in enumerate(trace.builder.nodes):
                 count = node.attrs.get("count")
                 if isinstance(count, Expr) and dims.as_symbol(count) == s:
                     return trace, k
             trace = trace.parent
-        raise refused(f"the size {s}, which is computed in a loop or a branch,")
-
-
-def refused(what: str) -> UnsupportedError:
-    """Return the error for an outcome that no check can be made of."""
-    return UnsupportedError(
-        f"{what} is needed by Python inside a loop or a branch",
-        location=user_location(),
-        rule="What a computed value decides is checked once, before the call has any "
-        "effect; in a loop it may be different in every iteration.",
-        hint="write it with np.where or a mask, or leave the function uncompiled",
-    )
+        return None
 
 
 def _as_asked(trace: Trace, t: Tensor, kind: str) -> Any:
     """Return the scalar that Python asks for: a bool, or an integer."""
-    if trace.in_region:
-        raise refused(f"a computed value, {trace.type_of(t)},")
     type = trace.type_of(t)
     if any(int(d) != 1 for d in trace.shape_of(t)):
         raise _not_one(kind)
@@ -186,7 +180,7 @@ class Prefix:
         return self.machine.symbols[s]
 
     def catch_up(self) -> None:
-        nodes = self.trace.builder.nodes
+        nodes = self.trace.nodes
         while self.done < len(nodes):
             self.machine.run(nodes[self.done])
             self.done += 1
@@ -202,7 +196,7 @@ class _Runner(Machine):
 
     def get(self, x: Operand) -> Any:
         if isinstance(x, Value) and x not in self.values:
-            data = self.trace.given(x)
+            data = self.trace.in_call(x)
             copied = data.copy(order="K") if isinstance(data, np.ndarray) else data
             self.values[x] = copied
         self.learn()

@@ -92,7 +92,7 @@ class Specialisation:
     rearranged: tuple[Rearrangement, ...]
     structures: tuple[tuple[Place, tuple[type, Any]], ...]
     statics: tuple[tuple[int, Static], ...]  # of parameters
-    counts: tuple[tuple[Symbol, int, int], ...]  # symbol, result, axis
+    sizes: tuple[tuple[Symbol, int], ...]  # open symbols, results that tell them
     outcomes: Path  # of computed values, in the order in which Python asked
     bookkeeping: Bookkeeping | None  # where the function looks at the tape
     quiet: tuple[int, ...]  # written parameters, but under `no_grad` only
@@ -211,8 +211,8 @@ class Specialisation:
                     values[j]._storage.wrote()
             if tensors:
                 results = [shown(x, i in self.constant) for i, x in enumerate(results)]
-        if self.counts:  # sizes that only the run has told
-            env = {**env, **{s: results[i].shape[k] for s, i, k in self.counts}}
+        if self.sizes:  # that only the run has told
+            env = {**env, **{s: int(array_of(results[i])) for s, i in self.sizes}}
 
         def leaf(out: Out) -> Any:
             return self.leaf(out, bound, values, results, env)

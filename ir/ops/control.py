@@ -60,21 +60,21 @@ WRITE = define(
 )
 
 
-def _size_type(x: Type, *, count: Any) -> Type:
+def _size_type(x: Type, *, count: Any, checked: bool = False) -> Type:
     if x.dtype.kind not in "iu" or x.shape:
         raise IRError(f"size: a 0-d integer is needed, not {x}")
     return x
 
 
-def _size(x: Any, count: int | None) -> Any:
-    if count is not None and count != x:
-        raise ShapeError(f"size: {x} where {count} is needed")
+def _size(x: Any, *, count: Any, checked: bool = False) -> Any:
+    if checked and x < 0:
+        raise ShapeError("negative dimensions are not allowed")
     return x
 
 
 SIZE = define(
     name="size",  # makes the symbol `count` stand for a computed integer
-    kind=Kind.SIZE,
+    kind=Kind.SIZE,  # `checked`: it has to be at least 0
     operands=("x",),
     infer=_size_type,
     eager=_size,

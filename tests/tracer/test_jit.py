@@ -296,8 +296,8 @@ def test_ints_are_symbols_and_static_only_where_needed():
     assert g.cache_info().specialisations == 1
 
     def power(x, k):
-        for _ in range(k):
-            x = x * x
+        for matrix in [x] * k:
+            x = x * matrix
         return x
 
     h = rg.compile(power)

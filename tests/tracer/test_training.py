@@ -402,8 +402,9 @@ def test_a_factorisation_of_other_data_is_traced_once():
             row = a[p].copy()
             a[p] = a[k]
             a[k] = row
-            a[k + 1 :, k] /= a[k, k]
-            a[k + 1 :, k + 1 :] -= np.outer(a[k + 1 :, k], a[k, k + 1 :])
+            for i in range(k + 1, n):
+                a[i, k] /= a[k, k]
+                a[i, k + 1 :] -= a[i, k] * a[k, k + 1 :]
         return a
 
     for seed in range(4):

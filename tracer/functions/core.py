@@ -152,7 +152,11 @@ def as_shape(shape: Any) -> tuple[Any, ...]:
 
 
 def _size(d: Any) -> Any:
-    if isinstance(d, int | SymInt):
+    if is_tensor(d) and d.is_traced and not d.shape and d.dtype.kind in "iu":
+        d = dispatch.active_trace().as_int(d)  # type: ignore[union-attr]
+    if isinstance(d, SymInt):
+        return d.as_size()
+    if isinstance(d, int):
         return d
     try:
         return d.__index__()
