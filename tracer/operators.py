@@ -25,7 +25,7 @@ from .containers import flatten_tree
 from .convert import Operators
 from .location import user_location
 from .regions import ForLoop, WhileLoop, branch
-from .rows import Rows, rows_of
+from .rows import Mapped, Rows, rows_of
 from .slots import Differs, Slots
 from .tensor import Tensor
 from .trace import Trace
@@ -169,7 +169,7 @@ class TraceOperators(EagerOperators):
             return
         reason: NeedsValue | None = None
         for first in (True, False):
-            if body.__code__ in self.plain or _is_short(rows.length):
+            if _key(body) in self.plain or _is_short(rows.length):
                 break
             try:
                 self._for_region(trace, rows, extra_test, body, state, target)
@@ -190,8 +190,43 @@ class TraceOperators(EagerOperators):
             raise reason or error from None
         if len(items) > LIMIT and reason is not None and not _is_empty(reason):
             raise _too_long(reason, len(items))
-        self.plain.add(body.__code__)
+        self.plain.add(_key(body))
         self._unrolled(iter(items), extra_test, body, state)
+
+    def list_comp(self, iterable: Iterable[Any], element: Callable[[Any], Any]) -> Any:
+        rows = rows_of(iterable)
+        if rows is None:
+            return super().list_comp(iterable, element)
+        out: list[Any] = []
+
+        def append(item: Any) -> None:
+            out.append(element(item))
+
+        self._each(rows, append, element)
+        return out
+
+    def generator(self, iterable: Iterable[Any], element: Callable[[Any], Any]) -> Any:
+        rows = rows_of(iterable)
+        if rows is None:
+            return super().generator(iterable, element)
+        return Mapped(rows, element)
+
+    def sum_of(self, rows: Rows, start: Any) -> Any:
+        """Return `sum(rows, start)`."""
+        total = [start]
+
+        def add(item: Any) -> None:
+            total[0] = total[0] + item
+
+        self._each(rows, add, rows.item)
+        return total[0]
+
+    def _each(
+        self, rows: Rows, body: Callable[[Any], None], key: Callable[..., Any]
+    ) -> None:
+        """Run `body` for every item, as a loop of the user's function `key`."""
+        body.__dict__["key"] = key.__code__
+        self.for_stmt(rows, None, body, tuple, _nothing, (), (), "item")
 
     def _for_region(
         self,
@@ -299,6 +334,16 @@ def _trace() -> Trace:
     trace = dispatch.active_trace()
     assert isinstance(trace, Trace)
     return trace
+
+
+def _nothing(values: tuple[Any, ...]) -> None:
+    """Set the state of a block that binds no names."""
+
+
+def _key(body: Callable[..., Any]) -> CodeType:
+    """Return what a loop is known by."""
+    code: CodeType = body.__dict__.get("key", body.__code__)
+    return code
 
 
 def _less_one(length: Any) -> Dim:

@@ -742,7 +742,9 @@ class _Stack:
         if not self.arrays:
             for t in self.types:
                 attrs = {"shape": (self.trips, *t.shape), "dtype": t.dtype}
-                self.arrays.append(trace.apply(OPS["full"], (0,), attrs))
+                array = trace.apply(OPS["full"], (0,), attrs)
+                trace.stacks.add(trace.operand(array))
+                self.arrays.append(array)
 
     def write(self, trace: Trace, leaves: Sequence[Any], at: Any) -> None:
         for array, x in zip(self.arrays, leaves, strict=True):

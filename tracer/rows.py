@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import dispatch
@@ -149,6 +149,20 @@ class Zipped(Rows):
 
     def item(self, k: Any) -> Any:
         return tuple(r.item(k) for r in self.rows)
+
+
+class Mapped(Rows):
+    """`(element(item) for item in rows)`."""
+
+    def __init__(self, rows: Rows, element: Callable[[Any], Any]) -> None:
+        self.rows, self.element = rows, element
+
+    @property
+    def length(self) -> Any:
+        return self.rows.length
+
+    def item(self, k: Any) -> Any:
+        return self.element(self.rows.item(k))
 
 
 class Reversed(Rows):

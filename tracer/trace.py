@@ -47,6 +47,7 @@ from .symbols import SymInt
 from .tensor import Tensor
 
 WRITE, DETACH, OVERRIDE = OPS["write"], OPS["detach"], OPS["override"]
+SELECT = OPS["select"]
 # Whose results follow the order of their operands; the eager op tells how.
 KEEPING = frozenset(
     {
@@ -112,6 +113,7 @@ class Trace:
         self.written: set[Value] = set()  # roots that were written
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
+        self.stacks: set[Operand] = set()  # arrays of what lists got in loops
         self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
         self._keep: list[Any] = []
 
@@ -383,6 +385,27 @@ class Trace:
     def check_complete(self, x: object) -> None:
         """Raise where a list is looked at that grows in a loop being traced."""
         self.assumptions.check_complete(x)
+
+    def stack_of(self, items: Sequence[Any]) -> Tensor | None:
+        """Return the array whose rows a list got in a loop, if these are its items."""
+        base: Operand | None = None
+        for k, x in enumerate(items):
+            v = x._value if isinstance(x, Tensor) else None
+            node = self._nodes.get(v) if isinstance(v, Value) else None
+            if node is not None and node.op.kind is Kind.COPY:
+                made = node.operands[0]
+                node = self._nodes.get(made) if isinstance(made, Value) else None
+            if node is None or node.op is not SELECT or node.operands[1] != k:
+                return None
+            if node.attrs["axis"] != 0 or node.operands[0] not in self.stacks:
+                return None
+            if base is not None and node.operands[0] is not base:
+                return None
+            base = node.operands[0]
+        if base is None or self.operand_type(base).shape[0] != len(items):
+            return None
+        out: Tensor = self.apply(OPS["copy"], (self.tensor(base),), {})
+        return out
 
     def as_size(self, d: Dim) -> Any:
         """Return a dim as one that the program has checked to be at least 0."""

@@ -217,7 +217,16 @@ def sum_of(iterable: Any, /, start: Any = 0) -> Any:
     if is_traced(iterable):
         r = sum_(iterable, 0)
         return r if is_int(start) and start == 0 else apply("add", start, r)
+    if builtins.isinstance(iterable, Rows):
+        return _operators().sum_of(iterable, start)
     return builtins.sum(iterable, start)
+
+
+def _operators() -> Any:
+    """Return the operators that trace."""
+    from ..convert import active_operators
+
+    return active_operators()
 
 
 @_replaces(any)
