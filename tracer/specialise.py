@@ -11,6 +11,7 @@ import numpy as np
 from ..ir.dims import Dim, Expr
 from ..ir.errors import RetrogradeError, UnsupportedError
 from ..ir.func import Value
+from .assume import NeedsValue
 from .capture import (
     Out,
     Replay,
@@ -60,10 +61,31 @@ def specialise(
     symbols: it is traced once more. `disputed` are answers to questions that programs
     have answered: see Note [disputes]. Raises Raised where the function itself raises.
     """
+    try:
+        return _specialised(fn, leaves, tree, disputed, unrolled=False)
+    except UnsupportedError as error:
+        refused = error
+    if isinstance(refused, NeedsValue):
+        raise refused
+    try:  # what cannot be said of a loop can often be said of its iterations
+        return _specialised(fn, leaves, tree, disputed, unrolled=True)
+    except UnsupportedError:
+        raise refused from None
+
+
+def _specialised(
+    fn: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Tree,
+    disputed: Mapping[Path, Answer],
+    *,
+    unrolled: bool,
+) -> Specialisation:
     counters: set[Hashable] = set()
     while True:
         attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
         attempt.trace.outcomes.disputed = disputed
+        attempt.trace.unrolled = unrolled
         try:
             made = attempt.run()
         except RetrogradeError:
