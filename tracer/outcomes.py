@@ -97,7 +97,7 @@ class Outcomes:
         if found is None:
             return False
         trace, k = found
-        node = trace.builder.nodes[k]
+        node = trace.nodes[k]
         assert node.op.counts is not None
         number, value = self.next(trace.prefix.size(s))
         with trace.builder.block() as made, dims.deciding(trace.assumptions):
@@ -111,14 +111,15 @@ class Outcomes:
     def _definition(self, s: Symbol) -> tuple[Trace, int] | None:
         """Return where a symbol is defined: the trace, and the position there.
 
-        There are no checks in regions: what is defined there is not found.
+        There are no checks in regions: what is defined in one is not found.
         """
         trace: Any = dispatch.active_trace() or self.root
-        while trace is not None and not trace.in_region:
-            for k, node in enumerate(trace.builder.nodes):
-                count = node.attrs.get("count")
-                if isinstance(count, Expr) and dims.as_symbol(count) == s:
-                    return trace, k
+        while trace is not None:
+            if trace.parent is None or not trace.parent.in_region:
+                for k, node in enumerate(trace.nodes):
+                    count = node.attrs.get("count")
+                    if isinstance(count, Expr) and dims.as_symbol(count) == s:
+                        return trace, k
             trace = trace.parent
         return None
 
