@@ -234,7 +234,8 @@ def _shown(r: Result, space: dict[str, Any]) -> str:
         if r.what.place != "local":
             return r.what.name
         shape = ", ".join(map(dim_text, r.shape))
-        return f"{r.what.name}.reshape(({shape},))"
+        size = dim_text(dims.product(r.shape))  # one that grew has room for more
+        return f"{r.what.name}[:{size}].reshape(({shape},))"
     name = r.what.name
     if r.weak:
         return name

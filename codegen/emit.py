@@ -28,6 +28,7 @@ from .nests import (
     Cast,
     Check,
     Fill,
+    Grow,
     If,
     Let,
     Lit,
@@ -49,7 +50,9 @@ from .nests import (
 SCALARS = {"abs": "absolute"}  # templates that bear a builtin's name
 _CALL = re.compile(r"\b([a-z_]\w*)\(")
 _FLOAT = re.compile(r"(?<![\w.])\d+\.\d+(?:e[-+]?\d+)?")
-MEMORY = "address cast convert copy fill load offset pointer reassoc_add size store"
+MEMORY = (
+    "address cast convert copy fill grown load offset pointer reassoc_add size store"
+)
 ALIGN = 64  # bytes, of every buffer in the arena
 
 HEADER = (
@@ -263,6 +266,11 @@ class Emitter:
                 shape = f"{dim_text(b.size)}, {type_name(b.dtype)}"
                 yield f"{indent}{b.name} = empty({shape})"
                 yield f"{indent}p_{b.name} = pointer({b.name})"
+            case Grow():
+                b, size = s.buffer, dim_text(s.size)
+                yield f"{indent}if {size} > size({b.name}, 0):"
+                yield f"{indent}    {b.name} = grown({b.name}, {size})"
+                yield f"{indent}    p_{b.name} = pointer({b.name})"
             case Call():
                 left = f"{s.result} = " if s.result else ""
                 yield f"{indent}{left}{self.call(s)}"

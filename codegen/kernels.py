@@ -286,14 +286,14 @@ class Lowering:
         self.copy_into(b, s)
         return whole(b, s.shape)
 
-    def copy_into(self, b: Buffer, s: Stored) -> None:
-        """Copy all elements of `s` into `b`, in C order."""
+    def copy_into(self, b: Buffer, s: Stored, start: Dim = 0) -> None:
+        """Copy all elements of `s` into `b` from `start` on, in C order."""
         if s.whole:
-            self.emit(Move(b, 0, s.buffer, 0, dims.product(s.shape)))
+            self.emit(Move(b, start, s.buffer, 0, dims.product(s.shape)))
             return
         with self.loops(s.shape) as index:
             x = self.let(Load(s.buffer, s.at(index), s.buffer.dtype))
-            self.emit(Store(b, linear(index, s.shape), x))
+            self.emit(Store(b, dims.add(start, linear(index, s.shape)), x))
 
     @contextmanager
     def loops(self, shape: Shape) -> Iterator[Index]:

@@ -221,6 +221,14 @@ class Allocate:
 
 
 @dataclass(eq=False, slots=True)
+class Grow:
+    """Make room for `size` elements in a local buffer; those that it has are kept."""
+
+    buffer: Buffer
+    size: Dim
+
+
+@dataclass(eq=False, slots=True)
 class Call:
     """Call a library routine; arguments are buffers with offsets, dims and flags."""
 
@@ -232,7 +240,19 @@ class Call:
 Pointer: TypeAlias = tuple[Buffer, Dim]
 Argument: TypeAlias = Pointer | Dim | bool | Scalar
 Statement: TypeAlias = (
-    Let | Set | Bind | Store | Loop | While | If | Check | Move | Fill | Allocate | Call
+    Let
+    | Set
+    | Bind
+    | Store
+    | Loop
+    | While
+    | If
+    | Check
+    | Move
+    | Fill
+    | Allocate
+    | Grow
+    | Call
 )
 
 
@@ -432,6 +452,8 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
                 )
             case Allocate():
                 yield f"{indent}allocate {s.buffer!r}"
+            case Grow():
+                yield f"{indent}grow {s.buffer.name} to {s.size}"
             case Call():
                 shown = ", ".join(
                     f"{a[0].name}[{a[1]}]" if isinstance(a, tuple) else str(a)

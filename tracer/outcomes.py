@@ -117,11 +117,16 @@ class Outcomes:
         while trace is not None:
             if trace.parent is None or not trace.parent.in_region:
                 for k, node in enumerate(trace.nodes):
-                    count = node.attrs.get("count")
-                    if isinstance(count, Expr) and dims.as_symbol(count) == s:
+                    if _counted(node) == s and node.op.counts is not None:
                         return trace, k
             trace = trace.parent
         return None
+
+
+def _counted(node: Node) -> Symbol | None:
+    """Return the symbol that a node defines or checks."""
+    count = node.attrs.get("count")
+    return dims.as_symbol(count) if isinstance(count, Expr) else None
 
 
 def _as_asked(trace: Trace, t: Tensor, kind: str) -> Any:
@@ -253,11 +258,15 @@ class _Runner(Machine):
 
         for v in free_values(Block((), (node,))):
             need(v)
-        block = Block(tuple(roots), (*nodes, node), node.results)
+        s = _counted(node)
+        sizes = () if s is None else (node.attrs["count"],)
+        block = Block(tuple(roots), (*nodes, node), (*node.results, *sizes))
         func = self.trace.func(block)
         program = Program(run_pass(func, "functionalize"))
         args = [_declared(self.get(v), v) for v in roots]
         out = program.run(args, self.symbols)
+        if s is not None:
+            self.symbols[s] = int(out[len(node.results)])
         self.define(node.results, out[: len(node.results)])
 
 

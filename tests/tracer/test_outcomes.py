@@ -24,13 +24,24 @@ def differences(f, x, step=1e-6):
     return out
 
 
+def assert_same(got, want):
+    if isinstance(want, list | tuple):
+        assert type(got) is type(want)
+        for a, b in zip(got, want, strict=True):
+            assert_same(a, b)
+    elif isinstance(want, np.ndarray | np.generic | float):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+    else:
+        assert got == want
+
+
 def check(f, *calls):
     """Call `f` and the compiled `f` alike; return the compiled one."""
     compiled = rg.compile(f)
     for args in calls:
         mine, theirs = [[np.copy(x) for x in args] for _ in range(2)]
-        np.testing.assert_equal(compiled(*mine), f(*theirs))
-        np.testing.assert_array_equal(mine, theirs)
+        assert_same(compiled(*mine), f(*theirs))
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
     return compiled
 
 
@@ -456,3 +467,18 @@ def test_no_outcome_inside_a_loop():
     assert "found = names[" in text
     assert "hint: " in text
     assert f(UP.copy(), 3) == "d"  # short loops are unrolled
+
+
+def test_loops_before_the_question_run_compiled():
+    def f(x):
+        rounds, s = 0, x.sum()
+        while s > 1e-3:
+            s, rounds = s / 2, rounds + 1
+            x *= 0.5
+        for k in range(2000):
+            x[k % 5] += 1e-9
+        if x.max() > 1e-3:
+            return "large", rounds, x.sum()
+        return "small", rounds
+
+    check(f, (np.abs(UP),), (DOWN,), (np.abs(UP) * 1000,))
