@@ -77,8 +77,9 @@ class Group:
     alone: tuple[Piece, ...]
 
     def reads(self) -> Iterator[tuple[Piece, Box]]:
-        """Yield the pieces that are gathered, with the boxes they are read for."""
+        """Yield the pieces with the boxes they are read for."""
         yield from ((p, self.core) for p in self.inside())
+        yield from ((p, p.box) for p in self.alone)
         for box, pieces in self.rims:
             yield from ((p, box) for p in pieces)
 
