@@ -81,6 +81,10 @@ class Piece:
 Sum: TypeAlias = tuple[Piece, ...]
 
 
+def _moved(pieces: Sum, window: Box) -> Sum:
+    return tuple(p.moved(window.start) for p in pieces)
+
+
 class _OpenError(Exception):
     """The facts do not say how two boxes lie."""
 
@@ -100,14 +104,22 @@ class Sums:
         self.leaves = leaves
         self.node_of = {v: n for n in nodes for v in n.results}
         self.known: dict[Value, Sum] = {}
+        # Of which arrays a value is a box, with what has been added to it.
+        self.parts: dict[Value, dict[Value, tuple[Box, Sum]]] = {}
+        self.open: set[Value] = set()  # boxes of sums: which pieces lie in them is open
         for n in nodes:
             if len(n.results) == 1 and n.result.type.shape:
-                try:
-                    found = self._read(n)
-                except _OpenError:
-                    found = None
-                if found is not None:
-                    self.known[n.result] = found
+                self._note(n)
+
+    def _note(self, n: Node) -> None:
+        try:
+            found = self._read(n)
+        except _OpenError:
+            if n.op.kind is Kind.VIEW:
+                self.open.add(n.result)
+            return
+        if found is not None:
+            self.known[n.result] = found
 
     def of(self, v: Value) -> Sum:
         """Return the sum that a value is as an operand: perhaps only itself."""
@@ -135,6 +147,7 @@ class Sums:
         if window is None:
             return None
         if n.op.kind is Kind.VIEW:
+            self.parts[n.result] = {x: (window, ())}
             back = tuple(dims.mul(d, -1) for d in window.start)
             return tuple(p.moved(back) for p in self._clipped(self.of(x), window))
         return self._scattered(n, x, window)
@@ -154,17 +167,33 @@ class Sums:
 
     def _scattered(self, n: Node, x: Value, window: Box) -> Sum | None:
         new = n.operands[1]
+        if isinstance(new, Value):
+            if new.type.dtype != x.type.dtype or new.type.shape != window.shape:
+                return None
+            more = self._more(n, x, new, window)
+            if not n.op.accumulates:
+                self.parts.setdefault(new, {})[n.result] = (window, ())
+            if more is not None:
+                around = self.parts.get(x, {}).items()
+                self.parts[n.result] = {y: (w, (*s, *more)) for y, (w, s) in around}
+                return self._joined(self.of(x), more)
         under = self.of(x)
         if not n.op.accumulates:
             under = tuple(self._without(under, window))
         if is_number(new, 0):
             return under
-        if not isinstance(new, Value) or new.type.dtype != x.type.dtype:
+        if not isinstance(new, Value):
             return None
-        if new.type.shape != window.shape:
+        return self._joined(under, _moved(self.of(new), window))
+
+    def _more(self, n: Node, x: Value, new: Value, window: Box) -> Sum | None:
+        """Return what a scatter adds to its base, if that is all it does."""
+        if n.op.accumulates:
+            return _moved(self.of(new), window)
+        box, more = self.parts.get(new, {}).get(x, (None, ()))
+        if box != window or new in self.leaves:
             return None
-        placed = tuple(p.moved(window.start) for p in self.of(new))
-        return self._joined(under, placed)
+        return _moved(more, window)
 
     def _added(self, n: Node) -> Sum | None:
         halves = self._halves(n.result)
@@ -210,10 +239,16 @@ class Sums:
     def _refilled(self, under: Sum, p: Piece) -> Sum | None:
         """Return a sum with `p` in the hole that it fits, or None."""
         for k, q in enumerate(under):
-            if q.hole is not None and q.hole == p.box and self._within(p.box, q.box):
-                if replace(p, box=q.box, hole=q.hole) == q:
+            if q.hole is not None and replace(p, box=q.box, hole=q.hole) == q:
+                if self._within(p.box, q.box) and self._fills(p.box, q.box, q.hole):
                     return (*under[:k], replace(q, hole=p.hole), *under[k + 1 :])
         return None
+
+    def _fills(self, box: Box, around: Box, hole: Box) -> bool:
+        try:
+            return hole == box or self._common(around, hole) == box
+        except _OpenError:
+            return False
 
     def _taken_apart(self, p: Piece, depth: int) -> Iterator[list[Piece]]:
         """Yield ways to write a piece as a view, first, and what is added to it."""

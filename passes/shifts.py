@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -46,6 +46,8 @@ from .rules import is_number
 from .scope import ScopedBuilder, defined_symbol
 
 SMALL = 32  # elements below which a group stays as it is, where the size is known
+READS = 2  # of a padded copy at least, for it to pay in a loop
+READS_ONCE = 3  # and where it must be filled each time
 CHEAP = 3  # flops that may be done again at every shift to share a padded copy
 
 
@@ -91,8 +93,9 @@ def group_of(v: Value, sums: Sums) -> Group | None:
     """Return how to compute a sum at once, or None where that does not pay."""
     whole = Box.whole(v.type.shape)
     pieces = _with_one_hole(sums.known[v], sums)
-    base = next((p for p in pieces if _is_base(p, v)), None)
-    rest = tuple(p for p in pieces if p is not base)
+    at = next((k for k, p in enumerate(pieces) if _is_base(p, v)), None)
+    base = None if at is None else pieces[at]
+    rest = tuple(p for k, p in enumerate(pieces) if k != at)
     if len(rest) < 2 or all(p.box == whole and p.hole is None for p in pieces):
         return None
     holes = {p.hole for p in pieces if p.hole is not None}
@@ -183,10 +186,12 @@ def _reaches(p: Piece, core: Box, axis: int, above: bool) -> bool:
 # ---------------------------------------------------------------- which values
 
 
-def chosen_in(block: Block, facts: Facts) -> tuple[Sums, dict[Value, Group]]:
+def chosen_in(
+    block: Block, facts: Facts, refused: Collection[Value]
+) -> tuple[Sums, dict[Value, Group]]:
     """Return the sums to be computed at once among the nodes of a block.
 
-    A sum that is computed is an array like others for the sums it is part of.
+    A sum that is computed for its own sake is an array like others for other sums.
     """
     leaves: set[Value] = set()
     sums = Sums(block.nodes, facts)
@@ -198,10 +203,16 @@ def chosen_in(block: Block, facts: Facts) -> tuple[Sums, dict[Value, Group]]:
         if more:
             leaves |= more
             sums = Sums(block.nodes, facts, leaves, sums.proven)
-        chosen = _demanded(block, sums)
-        more = {x for x in chosen if _is_part(x, users, sums)} - leaves
+        chosen, seen = _demanded(block, sums, refused)
+        computed = {x for x in seen if _is_computed(x, sums)} | chosen.keys()
+        more = {x for x in computed if _is_part(x, users, sums)} - leaves
         if not more:
             return sums, chosen
+
+
+def _is_computed(x: Value, sums: Sums) -> bool:
+    """Tell whether a value is neither a view nor zero."""
+    return sums.node_of[x].op.kind is not Kind.VIEW and bool(sums.known[x])
 
 
 def _is_read_twice(x: Value, users: Users, sums: Sums) -> bool:
@@ -215,28 +226,34 @@ def _is_part(x: Value, users: Users, sums: Sums) -> bool:
     return any(v in sums.known for n in users.get(x, ()) for v in n.results)
 
 
-def _demanded(block: Block, sums: Sums) -> dict[Value, Group]:
-    """Return the groups among the values that must be in memory or a register."""
+def _demanded(
+    block: Block, sums: Sums, refused: Collection[Value]
+) -> tuple[dict[Value, Group], set[Value]]:
+    """Return the sums that must be computed, and the groups among them."""
     todo: list[Operand] = list(block.results)
     for n in block.nodes:
-        if not all(v in sums.known for v in n.results):
+        if not all(v in sums.known or v in sums.open for v in n.results):
             todo.extend(n.operands)
         for region in n.regions:
             todo.extend(free_values(region))
-    seen: set[Operand] = set()
+    seen: set[Value] = set()
     found: dict[Value, Group] = {}
     while todo:
         x = todo.pop()
-        if not isinstance(x, Value) or x in seen or x not in sums.known:
+        if not isinstance(x, Value) or x in seen:
+            continue
+        if x in sums.open:
+            todo.extend(sums.node_of[x].operands)
+        if x not in sums.known:
             continue
         seen.add(x)
-        group = group_of(x, sums)
+        group = None if x in refused else group_of(x, sums)
         if group is None:
             todo.extend(sums.node_of[x].operands)
         else:
             found[x] = group
             todo.extend(p.value for p in sums.known[x])
-    return found
+    return found, seen
 
 
 # ---------------------------------------------------------------- padded copies
@@ -350,6 +367,11 @@ class Paddings:
                 return
             yield replace(part, value=v)
 
+    def shape(self, source: Part) -> Shape:
+        """Return the shape of the padded copy of a part."""
+        padding = self.found[source]
+        return moved(moved(source.box.shape, padding.low), padding.high)
+
 
 def cheap_step(n: Node | None) -> tuple[Node, Value] | None:
     """Return a node that maps zero to zero, element by element, and its operand."""
@@ -394,8 +416,7 @@ class _Shifter(ScopedBuilder):
 
     def rewritten(self, block: Block) -> Block:
         """Return a block with its groups computed at once; nodes go to the builder."""
-        sums, chosen = chosen_in(block, self.facts)
-        paddings = Paddings(chosen.values(), sums)
+        chosen, paddings = self.paying(block)
         for n in block.nodes:
             group = chosen.get(n.results[0]) if len(n.results) == 1 else None
             if group is None:
@@ -408,6 +429,30 @@ class _Shifter(ScopedBuilder):
                 )
         results = tuple(map(self.operand, block.results))
         return Block(block.params, tuple(self.nodes), results)
+
+    def paying(self, block: Block) -> tuple[dict[Value, Group], Paddings]:
+        """Return the groups of a block that pay, and what they read."""
+        refused: set[Value] = set()
+        while True:
+            sums, chosen = chosen_in(block, self.facts, refused)
+            paddings = Paddings(chosen.values(), sums)
+            poor = {v for v, g in chosen.items() if not self.pays(g, paddings)}
+            if not poor:
+                return chosen, paddings
+            refused |= poor
+
+    def pays(self, group: Group, paddings: Paddings) -> bool:
+        """Tell whether padded copies are read often enough by a group."""
+        sources = {paddings.source[part_of(p, group)] for p, _ in group.reads()}
+        wanted = 0
+        for source in sources & paddings.found.keys():
+            wanted += READS if self.stays(paddings.shape(source)) else READS_ONCE
+        return len(group.pieces) >= wanted
+
+    def stays(self, shape: Shape) -> bool:
+        """Tell whether an array can be carried by the loop around; Note [scratch]."""
+        symbols = set().union(*map(dims.symbols_of, shape))
+        return self.place.loop is not None and not symbols & self.place.inner
 
     def named(self, v: Value, x: Operand) -> Operand:
         """Give what takes the place of a value its name, if it was made just now."""
@@ -522,10 +567,9 @@ class _Shifter(ScopedBuilder):
         padding = paddings.found[source]
         if padding.copy is None:
             x = self.window(self.operand(source.value), source.box)
-            size = source.box.shape
-            shape = moved(moved(size, padding.low), padding.high)
-            base = self.scratch(Type(source.value.type.dtype, shape), source.value.name)
-            middle = Box(tuple(padding.low), moved(size, padding.low))
+            t = Type(source.value.type.dtype, paddings.shape(source))
+            base = self.scratch(t, source.value.name)
+            middle = Box(tuple(padding.low), moved(source.box.shape, padding.low))
             padding.copy = self.put(base, x, middle, adds=False)
             if self.place.carries and self.place.carries[-1][0] is base:
                 self.place.carries[-1] = (base, padding.copy)
@@ -533,8 +577,7 @@ class _Shifter(ScopedBuilder):
 
     def scratch(self, t: Type, name: str) -> Value:
         """Return an array whose rim is zero, to be overwritten in the middle."""
-        symbols = set().union(*map(dims.symbols_of, t.shape))
-        if self.place.loop is None or symbols & self.place.inner:
+        if not self.stays(t.shape):
             zeros = self.zeros(t)
             assert isinstance(zeros, Value)
             return zeros
@@ -560,12 +603,15 @@ class _Shifter(ScopedBuilder):
     def put(self, x: Operand, new: Operand, box: Box, *, adds: bool) -> Any:
         """Replace a box of an array, or add to it: an axis at a time."""
         assert isinstance(x, Value)
-        return self.put_along(x, new, box, _cut(x, box), adds)
+        axes = _cut(x, box)
+        if not axes and adds:
+            return self.add(x, new)
+        return self.put_along(x, new, box, axes or [0], adds)
 
     def put_along(
         self, x: Any, new: Any, box: Box, axes: Sequence[int], adds: bool
     ) -> Any:
-        axis, *rest = axes or (0,)
+        axis, *rest = axes
         start = box.start[axis]
         attrs = {"axis": axis, "size": box.shape[axis], "step": 1}
         if not rest:

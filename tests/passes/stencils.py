@@ -1,6 +1,6 @@
 """Random stencils: arrays updated in boxes, from boxes of the same size elsewhere.
 
-`stencil(seed)` gives a traced Func over symbolic sizes of at least 2: up to three
+`stencil(seed)` gives a traced Func over symbolic sizes of at least 2 or 4: up to three
 arrays of one to three axes, one to three updates, in a loop over time or not.
 """
 
@@ -19,6 +19,7 @@ from retrograde.ir.types import F64, Type
 
 SIZES = tuple(symbol(s) for s in "nml")
 STEPS = symbol("steps")
+KINDS = ("plain", "number", "scalar", "array", "curve")
 
 
 class Writer:
@@ -36,7 +37,8 @@ class Writer:
         self.arrays = [b.value(Type(F64, self.shape), "uvw"[k]) for k in range(many)]
         self.k = b.value(parse_type("f64"), "k")
         self.c = b.value(Type(F64, self.shape), "c")
-        facts = Facts().having(*(d - 2 for d in self.shape))
+        least = rng.choice([2, 4])  # of what size every axis is known to be
+        facts = Facts().having(*(dims.add(d, -least) for d in self.shape))
         with dims.deciding(Strict(facts)):
             if rng.random() < 0.7:
                 self.loop(rng.randint(1, 3))
@@ -63,6 +65,7 @@ class Writer:
         margins = [rng.choice([(0, 0), (1, 1), (1, 0), (0, 2)]) for _ in self.shape]
         target = rng.choice(self.arrays)
         box = self.view(target, [low for low, _ in margins], margins)
+        self.usual = rng.choice(self.arrays), rng.choice(KINDS)
         total = box if rng.random() < 0.5 else self.term(margins)
         for _ in range(rng.randint(1, 5)):
             add = rng.choice([b.add, b.subtract])
@@ -71,9 +74,11 @@ class Writer:
 
     def term(self, margins: list[tuple[int, int]]) -> Value:
         b, rng = self.b, self.rng
-        source = rng.choice(self.arrays)
+        source, kind = self.usual
+        if rng.random() < 0.2:
+            source, kind = rng.choice(self.arrays), rng.choice(KINDS)
         read = self.view(source, [rng.randint(0, sum(m)) for m in margins], margins)
-        match rng.choice(["plain", "number", "scalar", "array", "square"]):
+        match kind:
             case "number":
                 return b.multiply(read, rng.choice([2, -4.0, 0.25]))  # type: ignore[no-any-return]
             case "scalar":
@@ -81,7 +86,7 @@ class Writer:
             case "array":
                 low = [a for a, _ in margins]
                 return b.multiply(read, self.view(self.c, low, margins))  # type: ignore[no-any-return]
-            case "square":
+            case "curve":
                 return b.multiply(b.sin(read), self.k)  # type: ignore[no-any-return]
         return read
 
@@ -102,7 +107,8 @@ def stencil(seed: int) -> Func:
 def arguments(f: Func, seed: int, size: int) -> list[Any]:
     """Return arguments whose sizes are `size` and about as much."""
     rng = np.random.default_rng(seed)
-    sizes = {dims.as_symbol(d): max(size - k, 2) for k, d in enumerate(SIZES)}
+    least = 4 if any(f.facts.proves(dims.add(d, -4)) for d in SIZES) else 2
+    sizes = {dims.as_symbol(d): max(size - k, least) for k, d in enumerate(SIZES)}
     args: list[Any] = []
     for p in f.params:
         shape = tuple(sizes[dims.as_symbol(d)] for d in p.type.shape)

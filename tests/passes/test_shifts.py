@@ -34,7 +34,7 @@ def scatters(f: Func) -> int:
     return sum(n.op.accumulates for n in walk(f.body))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(SIZES), st.integers(0, 3))
 def test_random_stencils_keep_their_gradients(seed: int, size: int, steps: int) -> None:
     joint = joint_of(stencil(seed))
@@ -47,7 +47,7 @@ def test_random_stencils_keep_their_gradients(seed: int, size: int, steps: int) 
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(SIZES), st.integers(0, 2))
 def test_gradients_of_random_stencils_are_differences(
     seed: int, size: int, steps: int
@@ -140,7 +140,7 @@ def test_compiled_groups_agree_with_the_interpreter(name: str) -> None:
     joint = joint_of(f)
     assert scatters(shifts(joint)) < scatters(joint)
     kernel = build(manager.run(joint, manager.PIPELINES["lower"]))
-    for size in SIZES[1:]:
+    for size in SIZES:
         for steps in (0, 1, 3):
             args = arguments(joint, size, size)
             expected = run(joint, *copy.deepcopy(args), symbols={COUNT: steps})
@@ -169,7 +169,8 @@ def test_a_group_is_one_gather() -> None:
 
 
 def test_infinite_factors_stay_where_they_are_added() -> None:
-    f = adjoint([(0, "n - 2"), (2, "n - 2")])
+    f = adjoint([(0, "n - 2"), (2, "n - 2"), (1, "n - 2")])
+    assert shifts(f) is not f
     args: list[Any] = [np.ones(6), np.array([1.0, 2.0, 0.5, 1.0]), np.inf]
     expected = run(f, *copy.deepcopy(args))
     np.testing.assert_array_equal(run(shifts(f), *args), expected)
@@ -209,10 +210,11 @@ def test_a_box_far_away_is_added_by_itself() -> None:
       %a: f64[n] = slice_scatter_add %d, %g, 0 {axis=0, size=n - 2, step=1}
       %b: f64[n] = slice_scatter_add %a, %e, 1 {axis=0, size=1, step=1}
       %c: f64[n] = slice_scatter_add %b, %g, 2 {axis=0, size=n - 2, step=1}
-      return %c
+      %h: f64[n] = slice_scatter_add %c, %g, 1 {axis=0, size=n - 2, step=1}
+      return %h
     }""")
     g = shifts(f)
-    assert sum(n.op.accumulates for n in g.nodes) < 3
+    assert sum(n.op.accumulates for n in g.nodes) == 1
     for n in (2, 3, 9):
         args = [np.arange(1.0, n + 1), np.arange(2.0, n), np.ones(1)]
         np.testing.assert_array_equal(run(g, *args), run(f, *args))
