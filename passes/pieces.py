@@ -196,6 +196,9 @@ class Sums:
         return _moved(more, window)
 
     def _added(self, n: Node) -> Sum | None:
+        x, y = n.operands
+        if is_number(y, 0) and isinstance(x, Value) and x.type == n.result.type:
+            return self.of(x)  # up to the sign of a zero
         halves = self._halves(n.result)
         if halves is None or all(self.is_plain(v) for v, _ in halves):
             return None

@@ -211,8 +211,8 @@ def chosen_in(
 
 
 def _is_computed(x: Value, sums: Sums) -> bool:
-    """Tell whether a value is neither a view nor zero."""
-    return sums.node_of[x].op.kind is not Kind.VIEW and bool(sums.known[x])
+    """Tell whether a value is neither a view nor what could be one."""
+    return sums.node_of[x].op.kind is not Kind.VIEW and not sums.is_plain(x)
 
 
 def _is_read_twice(x: Value, users: Users, sums: Sums) -> bool:

@@ -140,7 +140,7 @@ def test_compiled_groups_agree_with_the_interpreter(name: str) -> None:
     joint = joint_of(f)
     assert scatters(shifts(joint)) < scatters(joint)
     kernel = build(manager.run(joint, manager.PIPELINES["lower"]))
-    for size in SIZES:
+    for size in SIZES[2:]:
         for steps in (0, 1, 3):
             args = arguments(joint, size, size)
             expected = run(joint, *copy.deepcopy(args), symbols={COUNT: steps})
