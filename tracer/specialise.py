@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ir.dims import Dim, Expr
 from ..ir.errors import UnsupportedError
+from .assume import NeedsValue
 from .capture import (
     Out,
     Replay,
@@ -51,9 +52,25 @@ def specialise(
     Captured ints are constants of the program. Those that it changes, counters, become
     symbols: it is traced once more.
     """
+    try:
+        return _specialised(fn, leaves, tree, unrolled=False)
+    except UnsupportedError as error:
+        refused = error
+    if isinstance(refused, NeedsValue):
+        raise refused
+    try:  # what cannot be said of a loop can often be said of its iterations
+        return _specialised(fn, leaves, tree, unrolled=True)
+    except UnsupportedError:
+        raise refused from None
+
+
+def _specialised(
+    fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree, *, unrolled: bool
+) -> Specialisation:
     counters: set[Hashable] = set()
     while True:
         attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
+        attempt.trace.unrolled = unrolled
         made = attempt.run()
         if isinstance(made, Specialisation):
             return made

@@ -107,6 +107,7 @@ class Trace:
         self.written: set[Value] = set()  # roots that were written
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
+        self.unrolled = False  # whether short loops are traced one by one
         self.stacks: set[Operand] = set()  # arrays of what lists got in loops
         self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
         self._keep: list[Any] = []
