@@ -179,7 +179,7 @@ def _most(gap: Dim, if_empty: Dim, facts: Facts) -> int:
 
 
 def back(at: Shape) -> Shape:
-    """Return the move that brings an index of a sum to one of a value that lies at `at`."""
+    """Return the move from indices of a sum to those of a value that lies at `at`."""
     return tuple(dims.mul(d, -1) for d in at)
 
 
