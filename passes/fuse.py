@@ -304,6 +304,12 @@ class _Fuser:
                 return False
         return canonical(x.type.shape) == key[0]
 
+    def is_blank(self, j: int) -> bool:
+        """Tell whether node j needs nothing: it is alone in its group, before all."""
+        node = self.nodes[j]
+        plain = not any(isinstance(x, Value) for x in node.operands)
+        return plain and node.op.kind is Kind.CREATION and not self.sized_by(node)
+
     def find_levels(self) -> None:
         """See Note [levels]."""
         for k, node in enumerate(self.nodes):
@@ -315,6 +321,7 @@ class _Fuser:
                 self.users[j].append(k)
                 within = x is leaf and self.joins(k, leaf)
                 crosses = self.keys[j] is not None and not within
+                crosses = crosses and not self.is_blank(j)
                 level = max(level, self.level[j] + crosses)
             for j in self.sized_by(node) - {k}:
                 level = max(level, self.level[j])
