@@ -194,7 +194,7 @@ class Lowering:
     def allocate(self, dtype: DType, shape: Shape, hint: str = "b") -> Buffer:
         """Make scratch memory: in the arena, or local where its size is not known."""
         supported(dtype)
-        size = self.bound(dims.product(shape))
+        size = dims.product(map(self.bound, shape))
         late = bool(dims.symbols_of(size) & self.late)
         place = "local" if late else "arena"
         b = Buffer(self.fresh(hint), dtype, size, place)
