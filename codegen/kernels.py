@@ -176,9 +176,10 @@ class Lowering:
         message: str,
         location: Location | None,
         rule: str = "",
+        **more: object,
     ) -> None:
         """Check a condition now; the kernel stops with the error where it holds."""
-        failure = Failure(error, message, location, rule)
+        failure = Failure(error, message, location, rule, tuple(more.items()))
         if failure in self.failures:
             code = self.failures.index(failure) + 1
         else:
@@ -193,7 +194,7 @@ class Lowering:
     def allocate(self, dtype: DType, shape: Shape, hint: str = "b") -> Buffer:
         """Make scratch memory: in the arena, or local where its size is not known."""
         supported(dtype)
-        size = self.bound(dims.product(shape))
+        size = dims.product(map(self.bound, shape))
         late = bool(dims.symbols_of(size) & self.late)
         place = "local" if late else "arena"
         b = Buffer(self.fresh(hint), dtype, size, place)
@@ -444,6 +445,8 @@ class Lowering:
                     control.branch(self, node)
                 case Kind.SIZE:
                     control.size(self, node)
+                case Kind.CHECK:
+                    control.check(self, node)
                 case Kind.FUSED:
                     region = node.regions[0]
                     nest.lower(self, region.nodes, region.results, node.results)
