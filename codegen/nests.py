@@ -280,7 +280,22 @@ class Program:
     failures: list[Failure]
     results: list[Result]
     scopes: int = 0
-    uses: set[str] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    layouts: dict[int, str] = field(default_factory=dict)  # of parameters not packed
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The symbol of a parameter's step along an axis.
+
+    It is at least `least`, and `packed` where the array fills its memory in C order.
+    """
+
+    symbol: Symbol
+    param: int
+    axis: int
+    least: Dim
+    packed: Dim
 
 
 @dataclass(frozen=True, slots=True)
