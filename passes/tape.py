@@ -80,8 +80,8 @@ class Sources:
             x = node.operands[0] if node.op.kind is Kind.VIEW else None
             if isinstance(x, Value):
                 self.viewed[node.result] = x
-        for p in self.params:  # rather a part of it than the whole
-            self.cost[p] = self.saving(p) * WHOLE
+        for p in self.params:  # rather save a part of it than the whole
+            self.cost[p] = self.saving(p) * (1.0 if loop is None else WHOLE)
         for k, step in enumerate(steps):
             nodes = (step.node,) if reroot is None else reroot.nodes((step.node,))
             own = defined_symbol(step.node) if self._defines(step.node) else None
