@@ -128,12 +128,14 @@ class Aliases:
                     params, node.operands, yields(node), results, strict=True
                 ):
                     kept = isinstance(y, Value) and self.resolved(y) is p
-                    if kept and isinstance(init, Value) and is_array(init):
+                    arrays = is_array(init) and is_array(p)
+                    if kept and arrays and isinstance(init, Value):
                         self.same[p] = self.same[r] = init
             elif node.op.kind is Kind.COND:
                 left, right = (x.results for x in node.regions)
                 for a, b, r in zip(left, right, node.results, strict=True):
-                    if a is b and isinstance(a, Value) and is_array(a):
+                    arrays = is_array(a) and is_array(r)
+                    if a is b and arrays and isinstance(a, Value):
                         self.same[r] = a
 
     def resolved(self, v: Value) -> Value:

@@ -865,7 +865,8 @@ def with_symbols(f: Func) -> Func:
             alone = dims.as_symbol(attr) if isinstance(attr, Expr) else None
             if alone is not None:
                 defined.add(alone)
-    for x in (*f.results, *f.facts.known):
+    passed_on = [x for node in walk(f.body) for r in node.regions for x in r.results]
+    for x in (*f.results, *passed_on, *f.facts.known):
         if isinstance(x, Expr):
             used |= dims.symbols_of(x)
     missing = tuple(sorted(used - defined, key=str))
