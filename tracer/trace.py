@@ -114,6 +114,7 @@ class Trace:
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
         self.unrolled = False  # whether short loops are traced one by one
+        self.replaced: dict[Value, Operand] = {}  # values by equal ones
         self.stacks: set[Operand] = set()  # arrays of what lists got in loops
         self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
         self._keep: list[Any] = []
@@ -212,6 +213,8 @@ class Trace:
             v = x._value if x._trace is self else self._outside(x)._value
             if v in self._pending:
                 self._use(v)
+            if v in self.replaced:
+                v = self.replaced[v]
             return self.assumptions.resolve(v) if isinstance(v, Expr) else v
         if isinstance(x, SymInt):
             d = dims_of(x)
@@ -331,6 +334,12 @@ class Trace:
         if isinstance(x, Value) and not x.type.scalar:
             return self.apply(OPS["copy"], (t,), {})
         return t
+
+    def replace(self, old: Any, new: Any) -> None:
+        """Let later uses of a traced value take another, equal one."""
+        before, after = old._value, new._value
+        if isinstance(before, Value) and before is not after:
+            self.replaced[before] = after
 
     def as_cotangent(self, ct: Any, like: Type) -> Any:
         """Return a cotangent with the type of the result it belongs to."""
