@@ -134,6 +134,20 @@ class Aliases:
                 for a, b, r in zip(left, right, node.results, strict=True):
                     if a is b and isinstance(a, Value) and is_array(a):
                         self.same[r] = a
+            elif node.op.kind is Kind.CHECKPOINT:
+                self._resolve_yields(node)
+
+    def _resolve_yields(self, node: Node) -> None:
+        """Find the results of a region that are outer arrays, or yielded twice."""
+        first: dict[Value, Value] = {}
+        for y, r in zip(yields(node), node.results, strict=True):
+            if not isinstance(y, Value) or not is_array(y):
+                continue
+            y = self.resolved(y)
+            if not self.inside(y, node):
+                self.same[r] = y
+            elif first.setdefault(y, r) is not r:
+                self.same[r] = first[y]
 
     def resolved(self, v: Value) -> Value:
         """Return the value that `v` certainly is."""

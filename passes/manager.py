@@ -13,6 +13,7 @@ from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
 from .fuse import fuse
+from .inline import inline
 from .partition import partition
 from .reinplace import reinplace
 from .simplify import simplify
@@ -40,6 +41,7 @@ PASSES: dict[str, Pass] = {
     "dce": dce,
     "partition": pullback,
     "fuse": fuse,
+    "inline": inline,
     "reinplace": reinplace,
 }
 
@@ -47,7 +49,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("fuse", "reinplace"),
+    "lower": ("fuse", "inline", "reinplace"),
 }
 
 

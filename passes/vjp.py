@@ -221,8 +221,8 @@ class Reverser:
                 return reverse_for(self, node, given, ct)
             case Kind.WHILE:
                 return reverse_while(self, node, given, ct)
-            case Kind.COND:
-                return self.cond(node, given, ct)
+            case Kind.COND | Kind.CHECKPOINT:
+                return self.branches(node, given, ct)
             case Kind.FUSED:
                 raise GradientError("fused: differentiate before fusing")
         (d,) = given
@@ -274,8 +274,13 @@ class Reverser:
                     found.setdefault(v)
         return list(found)
 
-    def cond(self, node: Node, given: Sequence[Operand | None], ct: Cotangents) -> Step:
-        """Reverse a cond as a cond; each branch computes again what it reads."""
+    def branches(
+        self, node: Node, given: Sequence[Operand | None], ct: Cotangents
+    ) -> Step:
+        """Reverse a cond or a checkpoint as one; regions compute again what they read.
+
+        So of a checkpoint only what enters it is kept.
+        """
         useful = {v for v, d in zip(node.results, given, strict=True) if d is not None}
         activity.backward([node], useful)
         outs = self.captured(node, useful)
@@ -293,8 +298,7 @@ class Reverser:
             blocks.append(self.recomputing(node, region, back))
         types = [cotangent_type(v.type) for v in outs]
         hints = [f"d{v.name}" for v in outs]
-        test = node.operands[:1]
-        new = self.b.control(node.op, test, {}, blocks, types, hints)
+        new = self.b.control(node.op, node.operands, {}, blocks, types, hints)
         ct.update(zip(outs, new, strict=True))
         return Step(node)
 

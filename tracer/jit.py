@@ -160,7 +160,7 @@ class Compiled:
         """Return the IR for these arguments after a stage.
 
         Stages are "capture", "functionalize", "vjp" (of transforms), "simplify", "cse",
-        "dce", "fuse" and "reinplace". Raises ValueError for others.
+        "dce", "fuse", "inline" and "reinplace". Raises ValueError for others.
         """
         stages = self.stages(*args, **kwargs)
         if stage not in stages:
