@@ -12,22 +12,41 @@ from .scope import ScopedBuilder
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The iterations of a `for`."""
+    """The iterations of a `for`; `most` is a simple upper bound of their number."""
 
     index: Expr
     start: Dim
     stop: Dim
     step: Dim
+    most: Dim | None = None
 
     @staticmethod
     def of(node: Node) -> Range:
         a = node.attrs
-        return Range(a["index"], a["start"], a["stop"], a["step"])
+        return Range(a["index"], a["start"], a["stop"], a["step"], a.get("most"))
 
     def trips(self, b: ScopedBuilder) -> Dim:
         """Return the number of iterations."""
         gap = dims.add(self.start, dims.mul(self.stop, -1))
         return at_least_zero(b, dims.mul(dims.floordiv(gap, self.step), -1))
+
+    def capacity(self, b: ScopedBuilder) -> Dim:
+        """Return the size that a tape of these iterations needs."""
+        return self.trips(b) if self.most is None else self.most
+
+    def part(self, b: ScopedBuilder, number: Dim, size: Dim) -> Range:
+        """Return block `number` of these iterations, in blocks of `size`."""
+        width = dims.mul(size, self.step)
+        start = dims.add(self.start, dims.mul(number, width))
+        end = dims.add(start, width)
+        if not isinstance(self.step, int):  # up or down
+            done = dims.minimum(self.trips(b), dims.mul(dims.add(number, 1), size))
+            stop = dims.add(self.start, dims.mul(done, self.step))
+        elif self.step > 0:
+            stop = dims.minimum(self.stop, end)
+        else:
+            stop = dims.maximum(self.stop, end)
+        return Range(self.index, start, stop, self.step, size)
 
     def position(self) -> Dim:
         """Return the number of the present iteration, from 0."""
@@ -48,15 +67,13 @@ class Range:
         stop = dims.add(self.start, dims.mul(self.step, -1))
         if isinstance(self.step, int):
             stop = dims.add(self.start, -1 if self.step > 0 else 1)
-        return Range(self.index, self.last(b), stop, dims.mul(self.step, -1))
+        step = dims.mul(self.step, -1)
+        return Range(self.index, self.last(b), stop, step, self.most)
 
     def attrs(self) -> dict[str, Dim]:
-        return {
-            "index": self.index,
-            "start": self.start,
-            "stop": self.stop,
-            "step": self.step,
-        }
+        bounds = {"start": self.start, "stop": self.stop, "step": self.step}
+        most = {} if self.most is None else {"most": self.most}
+        return {"index": self.index, **bounds, **most}
 
     def largest(self, b: ScopedBuilder, d: Dim) -> Dim | None:
         """Return the largest value of a dim over the iterations, if d is linear."""

@@ -63,6 +63,25 @@ def work(nodes: Iterable[Node]) -> float:
     return total
 
 
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """What the reverse of a loop saves: bytes of an entry, and the number of entries.
+
+    Neither depends on loops around it; `entry` is None where it has no such bound.
+    """
+
+    loop: Node
+    entry: Dim | None
+    capacity: Dim | None
+
+    @property
+    def size(self) -> Dim | None:
+        """The number of bytes."""
+        if self.entry is None or self.capacity is None:
+            return None
+        return dims.mul(self.entry, self.capacity)
+
+
 @dataclass(slots=True)
 class _Made:
     """How a value of a region comes about: by a step, or by what replaces it."""

@@ -18,20 +18,23 @@ from dataclasses import dataclass, field
 
 from ..ir import dims
 from ..ir.build import names_in
-from ..ir.dims import Expr, Strict, Symbol
+from ..ir.dims import Dim, Expr, Strict, Symbol
 from ..ir.errors import GradientError, RetrogradeError
 from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
 from ..ir.op import OPS, Kind, Op, Zero
 from ..ir.types import F64, Type
 from . import activity
+from .ranges import Range
 from .scope import (
     Renamer,
     ScopedBuilder,
     defined_symbol,
     definers,
+    fresh_symbol,
     symbols_in,
     with_operands,
 )
+from .tape import Sources, Tape
 
 Cotangents = dict[Value, Operand]
 
@@ -62,6 +65,17 @@ def vjp(
       return %y, %dx
     }
     """
+    return differentiated(f, wrt, cotangents, seed=seed)[0]
+
+
+def differentiated(
+    f: Func,
+    wrt: Sequence[int],
+    cotangents: Sequence[int] | None = None,
+    *,
+    seed: Mapping[int, Operand] | None = None,
+) -> tuple[Func, list[Tape]]:
+    """Return what `vjp` returns, and the tapes of its loops."""
     seed = dict(seed or {})
     if cotangents is None:
         every = range(len(f.results))
@@ -83,7 +97,8 @@ def vjp(
     nodes = [n for s in steps for n in (s.replaced or (s.node,))]
     block = b.finish((*f.params, *params), (*f.results, *grads))
     block.nodes = (*nodes, *block.nodes)
-    return Func(f"{f.name}.joint", "func", block, f.symbols, f.facts)
+    joint = Func(f"{f.name}.joint", "func", block, f.symbols, f.facts)
+    return joint, reverser.tapes
 
 
 def _is_float(x: Operand) -> bool:
@@ -149,6 +164,8 @@ class Reverser:
         self.b = b
         self.symbols = symbols_in(f)
         self.definers = definers(f)
+        self.tapes: list[Tape] = []
+        self.around: list[Range] = []  # forward loops that are being reversed
         self.active: set[Value] = set(wrt)
         activity.forward(f.nodes, self.active)
 
@@ -196,6 +213,24 @@ class Reverser:
             d = self.b.apply(OPS["full"], (d,), attrs, hint=hint)
         if want.scalar and (have.weak or not have.scalar):
             d = self.b.apply(OPS["item"], (d,), {}, hint=hint)
+        return d
+
+    def saved(self, loop: Node, capacity: Dim, types: Sequence[Type]) -> None:
+        """Note the tapes of a loop."""
+        entry: Dim | None = 0
+        for t in types:
+            shape = [self.largest(d) for d in t.shape[1:]]
+            if entry is not None and None not in shape:
+                each = dims.product(d for d in shape if d is not None)
+                entry = dims.add(entry, dims.mul(each, t.dtype.itemsize))
+            else:
+                entry = None
+        self.tapes.append(Tape(loop, entry, self.largest(capacity)))
+
+    def largest(self, d: Dim | None) -> Dim | None:
+        """Return the largest value of a dim over the loops around, if it is known."""
+        for loop in reversed(self.around):
+            d = None if d is None else loop.largest(self.b, d)
         return d
 
     # Nodes ------------------------------------------------------------------------
@@ -304,8 +339,6 @@ class Reverser:
 
     def recomputing(self, node: Node, region: Block, back: Reversed) -> Block:
         """Put in front of a reversed branch the forward nodes that it reads."""
-        from .tape import Sources
-
         sources = Sources(self.b, region, back.steps, None, self.definers)
         sources.want(back)
         with self.b.region(node) as before:
@@ -325,12 +358,7 @@ class Reverser:
 
     def fresh_symbol(self, hint: str) -> Expr:
         """Make a symbol that occurs nowhere in the Func."""
-        name, k = hint, 0
-        while name in self.symbols:
-            k += 1
-            name = f"{hint}{k}"
-        self.symbols.add(name)
-        return dims.symbol(name)
+        return fresh_symbol(hint, self.symbols)
 
 
 def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:

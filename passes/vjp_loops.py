@@ -40,7 +40,9 @@ def reverse_for(
     head = Node(node.op, (), backward.attrs(), loc=node.loc)
     inits = [_or_zeros(r, given[k], node.results[k]) for k in carried]
     inits += [_or_zeros(r, ct.get(v), v) for v in outs]
+    r.around.append(forward)
     back = _reverse_body(r, head, body, carried, outs)
+    r.around.pop()
     fixed = {
         p: x
         for p, x, y in zip(body.params, node.operands, body.results, strict=True)
@@ -86,7 +88,7 @@ def _with_tapes(
     if not sources.taped:
         return Step(node)
     (body,) = node.regions
-    trips, at = forward.trips(r.b), forward.position()
+    trips, at = forward.capacity(r.b), forward.position()
     inits, tapes, params = [], [], []
     with r.b.block() as before:
         for v in sources.taped:
@@ -103,6 +105,7 @@ def _with_tapes(
             store(r.b, p, v, at, _box(sources, v))
             for p, v in zip(params, sources.taped, strict=True)
         ]
+    r.saved(node, trips, [t.type for t in tapes])
     block = Block((*body.params, *params), tuple(nodes), (*body.results, *stored))
     operands, results = (*node.operands, *inits), (*node.results, *tapes)
     loop = Node(node.op, operands, node.attrs, results, (block,), node.loc)
