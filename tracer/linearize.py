@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import GradientError
-from ..ir.func import Copier, Func, Node, Operand, Value, type_of
+from ..ir.func import Block, Copier, Func, Node, Operand, Value, type_of
 from ..ir.op import OPS
 from ..ir.types import type_of_array
 from ..passes.vjp import vjp as vjp_pass
@@ -189,6 +189,13 @@ class _Inliner(Copier):
         new = super().define(v)
         new.name = self.trace.builder.name(v.name)
         return new
+
+    def block(self, b: Block) -> Block:
+        params = tuple(map(self.define, b.params))
+        with self.trace.builder.block() as nodes:
+            for n in b.nodes:
+                self.trace.append(self.node(n))
+        return Block(params, tuple(nodes), tuple(map(self.operand, b.results)))
 
     def node(self, n: Node) -> Node:
         new = super().node(n)

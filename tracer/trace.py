@@ -6,7 +6,8 @@ outside it (arguments, captured arrays, values of an enclosing trace) are parame
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -101,6 +102,7 @@ class Trace:
         self.read_only: set[Value] = set()  # views
         self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
+        self.ended: set[Value] = set()  # values of regions that are finished
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
         self._keep: list[Any] = []
@@ -194,6 +196,8 @@ class Trace:
             v = x._value if x._trace is self else self._outside(x)._value
             if v in self._pending:
                 self._use(v)
+            elif v in self.ended:
+                raise self._left_over(v)
             return self.assumptions.resolve(v) if isinstance(v, Expr) else v
         if isinstance(x, SymInt):
             d = dims_of(x)
@@ -214,6 +218,16 @@ class Trace:
             f"a {type(x).__name__} is not an array or a number",
             location=user_location(),
             hint="convert it with np.asarray first",
+        )
+
+    def _left_over(self, v: Value) -> UnsupportedError:
+        return UnsupportedError(
+            f"a value that was computed in a checkpoint, {self.operand_type(v)}, is "
+            "used after it",
+            location=user_location(),
+            rule="What a checkpoint computes leaves it as its result, or in variables "
+            "and containers that its function names.",
+            hint="return the value from the function",
         )
 
     def _outside(self, x: Tensor) -> Tensor:
@@ -334,6 +348,43 @@ class Trace:
         self.builder.append(node)
         for v in node.results:
             self._nodes[v] = node
+
+    # Regions -------------------------------------------------------------------------
+
+    @contextmanager
+    def region(self) -> Iterator[list[Node]]:
+        """Collect the nodes of a region.
+
+        Nothing that is remembered for later use may be one of its values.
+        """
+        constants, captured = dict(self._constants), dict(self.captured)
+        try:
+            with self.builder.block() as nodes:
+                yield nodes
+        finally:
+            self._constants = constants
+            self.captured = {
+                k: (x, v)
+                for k, (x, v) in self.captured.items()
+                if k in captured or v not in self._nodes
+            }
+
+    def control(
+        self,
+        op: Op,
+        operands: Sequence[Operand],
+        attrs: Mapping[str, Any],
+        regions: Sequence[Block],
+        types: Sequence[Type],
+        hints: Sequence[str],
+    ) -> list[Tensor]:
+        """Append a node with regions; what they define is gone from then on."""
+        self.builder.loc = user_location()
+        results = self.builder.control(op, operands, attrs, regions, types, hints)
+        for v in results:
+            self._nodes[v] = self.builder.nodes[-1]
+        self.ended.update(v for r in regions for n in r.nodes for v in n.results)
+        return list(map(self.tensor, results))
 
     # Ops ---------------------------------------------------------------------------
 
@@ -568,6 +619,10 @@ class Trace:
             rest = [self._hint_operand(i) for i in node.operands[1:]]
             attrs = {k: self._hint(a) for k, a in node.attrs.items()}
             out = node.op.eager(base, *rest, **attrs)
+        elif node.op.kind is Kind.CHECKPOINT:
+            inside = node.regions[0].results[node.results.index(x)]
+            assert isinstance(inside, Value)
+            out = self.layout(inside)
         else:
             out = self._laid_out(node, shape, x.type.dtype)
         self.layouts[x] = out
