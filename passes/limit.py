@@ -167,7 +167,7 @@ class Plan:
 def blocks_within(share: int, levels: int, inner: Dim, outer: Dim) -> list[Dim]:
     """Return how many iterations, or blocks, make a block at each level."""
     first, other = (
-        dims.maximum(dims.floordiv(share // levels, dims.maximum(entry, 1)), 1)
+        dims.maximum(dims.floordiv(share // levels, entry), 1)
         for entry in (inner, outer)
     )
     return [first, *[other] * (levels - 2)]
@@ -212,11 +212,17 @@ def _plans(
     plans = []
     for t in tapes:
         assert t.capacity is not None
-        inner, outer = (entries.get(n) or 0 for n in parts[t.loop])
+        inner, outer = (_positive(f, entries.get(n) or 0) for n in parts[t.loop])
         least = _least(*map(sizes.value, (t.capacity, inner, outer)))
         whole = sizes.value(_size(t))
         plans.append(Plan(t.loop, t.capacity, inner, outer, whole, least))
     return plans
+
+
+def _positive(f: Func, entry: Dim) -> Dim:
+    """Return a number of bytes, at least 1."""
+    some = f.size_facts().proves(dims.add(entry, -1))
+    return entry if some else dims.maximum(entry, 1)
 
 
 def _too_small(limit: int, plans: Sequence[Plan], sizes: Sizes) -> MemoryLimitError:

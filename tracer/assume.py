@@ -61,6 +61,10 @@ class Assumptions:
             )
         return out
 
+    def knows(self, d: Dim) -> bool:
+        """Tell whether a dim has a value while the function is traced."""
+        return dims.symbols_of(self.resolve(d)) <= self.hints.keys()
+
     def same(self, a: Dim, b: Dim) -> bool:
         a, b = self.resolve(a), self.resolve(b)
         if a == b:

@@ -20,6 +20,7 @@ from .capture import (
 from .containers import Tree, unflatten_tree
 from .guards import make_matcher
 from .location import user_location
+from .modes import STATE, within
 from .program import Program, run_pass
 from .record import array_of
 from .specialisation import (
@@ -45,7 +46,10 @@ from .trace import Trace, check_plain
 
 
 def specialise(
-    fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree
+    fn: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Tree,
+    memory_limit: int | None = None,
 ) -> Specialisation:
     """Capture `fn` for these arguments.
 
@@ -55,7 +59,8 @@ def specialise(
     counters: set[Hashable] = set()
     while True:
         attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
-        made = attempt.run()
+        with within(memory_limit):
+            made = attempt.run()
         if isinstance(made, Specialisation):
             return made
         counters |= made
@@ -224,7 +229,7 @@ class _Specialiser:
         # A transform shows the stages of the function it transforms.
         stages = trace.stages or {"capture": captured_func, "functionalize": pure}
         return Specialisation(
-            program=Program(pure),
+            program=Program(pure, STATE.memory_limit),
             stages=stages,
             arguments=tuple(self.numbers),
             captured=captured,
