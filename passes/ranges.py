@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir import dims
+from ..ir.bounds import upper
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.func import Node
 from .scope import ScopedBuilder
@@ -76,7 +77,10 @@ class Range:
         return {"index": self.index, **bounds, **most}
 
     def largest(self, b: ScopedBuilder, d: Dim) -> Dim | None:
-        """Return the largest value of a dim over the iterations, if d is linear."""
+        """Return an upper bound of a dim over the iterations, if one is found.
+
+        It is the largest value where the dim is linear in the index.
+        """
         s = dims.as_symbol(self.index)
         assert s is not None
         if s not in dims.symbols_of(d):
@@ -86,7 +90,8 @@ class Range:
             inner = [a for a in monomial if not isinstance(a, Symbol)]
             calls = any(s in dims.symbols_of(x) for a in inner for x in a.args)
             if calls or monomial.count(s) > 1:
-                return None
+                bound = upper(d, s, self.start, self.last(b))
+                return None if bound is None else at_least_zero(b, bound)
         first = dims.substitute(d, {s: self.start})
         last = dims.substitute(d, {s: self.last(b)})
         if b.facts.proves(dims.add(last, dims.mul(first, -1))):

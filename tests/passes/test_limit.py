@@ -136,6 +136,27 @@ PROGRAMS = {
       }
       return %r
     }""",
+    "growing sizes": """
+    func @f[t](%x: f64[n], %w: f64[n]) -> f64[n] where n - 3 >= 0, 3 - n >= 0, t >= 0 {
+      %e: f64[t + 3] = full 0.5 {dtype=f64, shape=(t + 3,)}
+      %b: f64[t + 3] = slice_scatter %e, %x, 0 {axis=0, size=n, step=1}
+      %r: f64[t + 3] = for s in n..t + 3 carry(%c: f64[t + 3] = %b) {
+        %p: f64[s] = slice %c, 0 {axis=0, size=s, step=1}
+        %q: f64[s] = sin %p
+        %u: f64[s] = cos %q
+        %m: f64[s] = multiply %q, %u
+        %h: f64 = sum %m {axis=(0,)}
+        %k: f64 = tanh %h
+        %d: f64[t + 3] = select_scatter %c, %k, s {axis=0}
+        %v: f64[s] = slice %d, 1 {axis=0, size=s, step=1}
+        %v2: f64[s] = multiply %v, 1.01
+        %g: f64[t + 3] = slice_scatter %d, %v2, 0 {axis=0, size=s, step=1}
+        yield %g
+      }
+      %z: f64[n] = slice %r, t {axis=0, size=n, step=1}
+      %y: f64[n] = multiply %z, %w
+      return %y
+    }""",
     "several carries": """
     func @f[t](%x: f64[n], %w: f64[n]) -> f64[n] where n - 2 >= 0 {
       %r: f64[n], %q: f64[n], %k: f64[n], %h: f64 = for s in 0..t \
