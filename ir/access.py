@@ -107,17 +107,20 @@ def conditions(node: Node, facts: Facts) -> Iterator[tuple[Dim, int]]:
     size = type_of(node.operands[0]).shape[axis]
     if isinstance(start, Value) or not isinstance(start, int | dims.Expr):
         return
-    last: Dim = start
     count = node.attrs.get("size")
-    if count is not None:
-        if count == 0:
-            return
+    if count is None:
+        ends: tuple[Dim, ...] = (start,)
+    elif facts.proves(dims.mul(count, -1)):
+        return
+    else:
         step = node.attrs.get("step", 1)
         last = dims.add(start, dims.mul(dims.add(count, -1), step))
-    empty = dims.add(dims.mul(count, -1), 0) if count is not None else -1
-    if facts.proves(empty):
-        return
-    for at in dict.fromkeys((start, last)):
+        if not facts.proves(dims.add(count, -1)):  # the ends of nothing are anywhere
+            if step != 1:
+                return
+            last = dims.maximum(last, 0)
+        ends = (start, last)
+    for at in dict.fromkeys(ends):
         for need in (at, dims.add(dims.add(size, -1), dims.mul(at, -1))):
             if not facts.proves(need):
                 yield need, axis
@@ -145,7 +148,9 @@ def negative_power(node: Node) -> bool:
 
 def may_fail(node: Node, facts: Facts) -> bool:
     """Tell whether running the node can find an error, in its regions too."""
-    if node.op.kind in (Kind.GATHER, Kind.SIZE) or "count" in node.attrs:
+    if node.op.kind is Kind.SIZE:
+        return bool(node.attrs.get("checked"))
+    if node.op.kind is Kind.GATHER or "count" in node.attrs:
         return True
     given = indices_of(node) if node.op.kind in (Kind.VIEW, Kind.SCATTER) else ()
     if any(isinstance(x, Value) for x in given):

@@ -289,6 +289,11 @@ def _cast_twice(b: ScopedBuilder, m: Match) -> Any:
     return b.astype(m["x"], dtype=m.node.attrs["dtype"])
 
 
+def _x_of_value(b: ScopedBuilder, m: Match) -> Any:
+    # A dim that was made a value is an index that wraps and is checked.
+    return None if isinstance(m["x"], Expr) else m["x"]
+
+
 def _sum_of_equals(b: ScopedBuilder, m: Match) -> Any:
     out, summed = m.node.result.type, type_of(m.node.operands[0])
     if summed.dtype != out.dtype or out.dtype.kind not in "fiu":
@@ -302,7 +307,7 @@ CASTS = _rows(
     (pattern("astype", "x"), _x),
     (pattern("astype", pattern("astype", "x")), _cast_twice),
     (pattern("item", "x"), _x),
-    (pattern("number", "x"), _x),
+    (pattern("number", "x"), _x_of_value),
     (pattern("sum", pattern("full", "x")), _sum_of_equals),
     (
         pattern("full", pattern("full", "x")),

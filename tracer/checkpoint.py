@@ -11,12 +11,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..ir import dims
-from ..ir.dims import Symbol
 from ..ir.errors import UnsupportedError
 from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS
-from ..passes.scope import defined_symbol
 from . import dispatch
 from .containers import flatten_tree, unflatten_tree
 from .convert import convert
@@ -112,7 +109,6 @@ class _Leaving:
         self.trace = trace
         self.nodes = nodes
         self.inside = {v for n in nodes for v in n.results}
-        self.symbols = {s for n in nodes if (s := defined_symbol(n)) is not None}
         self.results: dict[Value, Operand] = {}  # of the region: what they become
         self.tensors: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -137,9 +133,9 @@ class _Leaving:
 
     def _check(self, v: Value) -> None:
         t = self.trace.operand_type(v)
-        unknown = {s for d in t.shape for s in self._symbols(d)}
+        unknown = [str(d) for d in t.shape if self.trace.hidden(d)]
         if unknown:
-            names = ", ".join(sorted(s.name for s in unknown))
+            names = ", ".join(unknown)
             raise UnsupportedError(
                 f"checkpoint: a result {t}, whose size {names} the data decides",
                 location=user_location(),
@@ -147,10 +143,6 @@ class _Leaving:
                 "only.",
                 hint="return a sum of it, or select outside",
             )
-
-    def _symbols(self, d: dims.Dim) -> set[Symbol]:
-        hints = self.trace.assumptions.hints
-        return {s for s in dims.symbols_of(d) if s in self.symbols and s not in hints}
 
     def end(self) -> None:
         """Append the region."""
@@ -162,6 +154,7 @@ class _Leaving:
         made = self.trace.control(OPS["checkpoint"], (), {}, [block], types, hints)
         for v, t in zip(self.results, made, strict=True):
             self.results[v] = t._value
+        self.trace.ended |= self.inside
 
     def out(self, x: Any) -> Any:
         """Return a Tensor as it is outside: the same object where it can be."""

@@ -20,13 +20,11 @@ from ..ir.dims import Symbol
 from ..ir.errors import UnsupportedError
 from ..ir.func import Func
 from . import dispatch
-from .capture import (
-    EagerOperators,
-)
 from .containers import Tree, flatten_tree
 from .convert import convert, operators
 from .location import user_location
 from .modes import within
+from .operators import EagerOperators
 from .record import array_of
 from .specialisation import (
     Specialisation,

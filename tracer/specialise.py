@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.dims import Dim, Expr, Symbol, as_symbol, symbols_of
+from ..ir.dims import Dim, Expr
 from ..ir.errors import UnsupportedError
-from ..ir.func import Func, type_of
 from .capture import (
     Out,
     Replay,
@@ -260,7 +259,7 @@ class _Specialiser:
                 for r in rearranged
             ),
             structures=tuple(self.state.structures),
-            counts=_counts(pure),
+            sizes=tuple(results.sizes.items()),
             statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
             keep=self.keep,
         )
@@ -305,20 +304,6 @@ def _rearrangement(
         else:
             items.append((key, _new(results, x)))
     return Rearrangement(c.way, tuple(items))
-
-
-def _counts(f: Func) -> tuple[tuple[Symbol, int, int], ...]:
-    """Find the sizes of results that no parameter tells: counts of masks."""
-    known = set(f.symbols)
-    for p in f.params:
-        known |= {s for d in p.type.shape for s in symbols_of(d)}
-    out: dict[Symbol, tuple[int, int]] = {}
-    for i, x in enumerate(f.results):
-        for k, d in enumerate(type_of(x).shape):
-            s = as_symbol(d)
-            if s is not None and s not in known:
-                out.setdefault(s, (i, k))
-    return tuple((s, i, k) for s, (i, k) in out.items())
 
 
 def _resolved(out: Out, resolve: Callable[[Dim], Dim]) -> Out:

@@ -381,11 +381,35 @@ def test_a_compiled_function_in_a_checkpoint() -> None:
     same(gradients(rg.compile(f)), want)
 
 
+def test_a_checkpoint_in_loops_and_branches() -> None:
+    def f(x: Any, w: Any) -> Any:
+        k = 0
+        for i in range(1, len(x)):
+            if np.sum(x) > 1.0:
+                x[i:] = rg.checkpoint(lambda a: np.sin(a) * w[i])(x[i:])  # noqa: B023
+            while k < i:
+                w = rg.checkpoint(lambda a, b: np.cos(a * b))(w, x)
+                k += 1
+        return np.sum(x * w)
+
+    def plain(x: Any, w: Any) -> Any:
+        k = 0
+        for i in range(1, len(x)):
+            if np.sum(x) > 1.0:
+                x[i:] = np.sin(x[i:]) * w[i]
+            while k < i:
+                w = np.cos(w * x)
+                k += 1
+        return np.sum(x * w)
+
+    same(gradients(f), gradients(plain))
+    same(gradients(rg.compile(f)), gradients(plain))
+
+
 def test_only_what_enters_is_kept_by_a_compiled_gradient() -> None:
     def f(x: Any) -> Any:
-        for _ in range(3):
-            x = rg.checkpoint(lambda a: np.sin(np.exp(np.cos(a))))(x)
-        return np.sum(x)
+        block = rg.checkpoint(lambda a: np.sin(np.exp(np.cos(a))))
+        return np.sum(block(block(block(x))))
 
     joint = rg.grad(rg.compile(f)).stages(X)["dce"]
     names = [n.op.name for n in joint.nodes]
