@@ -14,8 +14,8 @@ def upper(d: Dim, s: Symbol, low: Dim, high: Dim) -> Dim | None:
     It is the largest value where `d` is linear in s. Of a minimum any part is a bound.
 
     >>> n, i = dims.symbol("n"), dims.symbol("i")
-    >>> upper(dims.minimum(n, 8 * i + 8) - 8 * i, Symbol("i"), 0, n)
-    n
+    >>> upper(dims.minimum(n, 8 * i + 8), Symbol("i"), 0, 3)
+    min(32, n)
     """
     if s not in dims.symbols_of(d):
         return d
