@@ -56,7 +56,9 @@ class Assumptions:
         self.counts: set[Symbol] = set()  # of masks: they may be assumed
         self.tests: dict[Any, Test] = {}  # by the values of computed bools
         self.visible: set[Symbol] = set()  # open symbols that are defined here
-        self.growing: set[int] = set()  # ids of lists that get items in open loops
+        # Ids of objects that may not be looked at in the loops that are open: lists
+        # that get items there, and iterators from outside.
+        self.growing: set[int] = set()
         self._letters: set[str] = set()
 
     def symbol(self, hint: int | None, letters: Sequence[str]) -> Expr:
@@ -102,7 +104,7 @@ class Assumptions:
         """Raise where a list is looked at that grows in a loop being traced."""
         if id(x) in self.growing:
             raise NeedsValue(
-                "a list is read that grows in the same loop",
+                "a loop reads a list that it appends to, or an iterator from outside",
                 location=user_location(),
                 rule="The body of a loop is traced once, for all iterations.",
                 hint="keep the last item, or a count, in a variable of its own",

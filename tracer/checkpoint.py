@@ -37,7 +37,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     >>> import retrograde as rg
     >>> block = checkpoint(lambda x: np.sin(np.exp(x)))
     >>> rg.grad(lambda x: np.sum(block(block(x))))(np.zeros(2))
-    array([-0.85500798, -0.85500798])
+    array([-0.8534175, -0.8534175])
     """
     if not callable(f):
         raise TypeError(f"checkpoint needs a function, not {type(f).__name__}")

@@ -21,10 +21,11 @@ from ..ir.func import Node
 from ..ir.op import OPS, Kind
 from . import dispatch
 from .assume import NeedsValue, Test, dim_of, negated
+from .branches import branch
 from .containers import flatten_tree
 from .convert import Operators
 from .location import user_location
-from .regions import ForLoop, WhileLoop, branch
+from .loops import Counted, ForLoop, WhileLoop
 from .rows import Mapped, Rows, rows_of
 from .slots import Differs, Slots
 from .tensor import Tensor
@@ -169,7 +170,7 @@ class TraceOperators(EagerOperators):
             return
         reason: NeedsValue | None = None
         for first in (True, False):
-            if _key(body) in self.plain or _is_short(rows.length):
+            if _key(body) in self.plain or self._is_short(trace, rows.length):
                 break
             try:
                 self._for_region(trace, rows, extra_test, body, state, target)
@@ -180,7 +181,7 @@ class TraceOperators(EagerOperators):
                 reason = error
             if not (first and isinstance(reason, Differs) and extra_test is None):
                 break
-            if not trace.assumptions.decide(_less_one(rows.length)):
+            if not trace.assumptions.decide(dims.add(dims_of(rows.length), -1)):
                 break
             body(rows.item(0))  # from the second iteration on the types may agree
             rows = rows.rest()
@@ -227,6 +228,15 @@ class TraceOperators(EagerOperators):
         """Run `body` for every item, as a loop of the user's function `key`."""
         body.__dict__["key"] = key.__code__
         self.for_stmt(rows, None, body, tuple, _nothing, (), (), "item")
+
+    def _is_short(self, trace: Trace, length: Any) -> bool:
+        """Tell whether a loop is traced iteration by iteration."""
+        limit = LIMIT if trace.root().unrolled else SHORT
+        d = trace.assumptions.resolve(dims_of(length))
+        known = isinstance(d, int) or (
+            trace.root().unrolled and not trace.assumptions.open(d)
+        )
+        return known and trace.assumptions.value(d) <= limit
 
     def _for_region(
         self,
@@ -315,7 +325,7 @@ class TraceOperators(EagerOperators):
             if count <= 1 or as_condition(trace, more) is not None:
                 try:
                     slots = Slots([test, body], get_state, set_state, names, live)
-                    WhileLoop(trace, slots, test, body).run()
+                    _while(trace, slots, test, body)
                     return
                 except NeedsValue as error:
                     if _is_about_outer(trace, error):
@@ -328,6 +338,16 @@ class TraceOperators(EagerOperators):
                 return
             body()
         raise _too_long(reason, LIMIT)
+
+
+def _while(
+    trace: Trace, slots: Slots, test: Callable[[], Any], body: Callable[[], None]
+) -> None:
+    """Trace a `while`, as a `for` where a counter alone ends it."""
+    try:
+        WhileLoop(trace, slots, test, body).run()
+    except Counted as counted:
+        ForLoop(trace, slots, counted.rows, lambda _: body(), ()).run()
 
 
 def _trace() -> Trace:
@@ -346,14 +366,10 @@ def _key(body: Callable[..., Any]) -> CodeType:
     return code
 
 
-def _less_one(length: Any) -> Dim:
+def dims_of(length: Any) -> Dim:
     d = dim_of(length)
     assert d is not None
-    return dims.add(d, -1)
-
-
-def _is_short(length: Any) -> bool:
-    return isinstance(length, int) and length <= SHORT
+    return d
 
 
 def _few(length: Any) -> int:

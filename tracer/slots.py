@@ -36,6 +36,7 @@ class Snapshot:
     names: list[Any]
     variables: list[Any]
     items: list[Contents] = field(default_factory=list)
+    opaque: list[list[Any]] = field(default_factory=list)
 
     def get(self, key: Key) -> Any:
         kind, k, item = key
@@ -58,7 +59,10 @@ class Snapshot:
 
     def copy(self) -> Snapshot:
         return Snapshot(
-            list(self.names), list(self.variables), [copied(c) for c in self.items]
+            list(self.names),
+            list(self.variables),
+            [copied(c) for c in self.items],
+            self.opaque,
         )
 
 
@@ -86,6 +90,8 @@ class Slots:
             and not (p.name in names and not isinstance(p.root, CellType))
         ]
         self.containers: list[Container] = state.containers
+        self.opaque = state.opaque
+        self.iterators = {id(x) for x in state.iterators}
 
     def read(self) -> Snapshot:
         """Return what everything holds now."""
@@ -93,6 +99,7 @@ class Slots:
             list(self.get_state()),
             [p.get() for p in self.variables],
             [copied(contents(c.owner)) for c in self.containers],
+            [x.read() for _, x in self.opaque],
         )
 
     def restore(self, held: Snapshot) -> None:
@@ -103,6 +110,9 @@ class Slots:
                 place.set(x)
         for c, items in zip(self.containers, held.items, strict=True):
             _refill(contents(c.owner), items)
+        for (_, x), was in zip(self.opaque, held.opaque, strict=True):
+            if not _holds(x.read(), was):
+                x.restore(was)
 
     def changed(self, before: Snapshot, after: Snapshot) -> Iterator[Key]:
         """Yield the slots that hold another object, and whose value matters."""
@@ -129,7 +139,22 @@ class Slots:
         )
 
     def grown(self, before: Snapshot, after: Snapshot) -> dict[int, int]:
-        """Return the lists that got items at their end: number -> how many."""
+        """Return the lists that got items at their end: number -> how many.
+
+        Raises where something has changed that cannot be carried.
+        """
+        for (place, x), was, now in zip(
+            self.opaque, before.opaque, after.opaque, strict=True
+        ):
+            if not _holds(now, was):
+                raise CannotCarry(
+                    f"{place.name}: a {type(x.owner).__name__} that changes in a loop "
+                    "or branch",
+                    location=user_location(),
+                    rule="What changes is carried in variables, lists, dicts and "
+                    "attributes of ordinary objects.",
+                    hint="keep what changes in an array or a variable",
+                )
         out = {}
         for k, (old, new) in enumerate(zip(before.items, after.items, strict=True)):
             if isinstance(old, list) and len(new) > len(old):
@@ -171,6 +196,10 @@ class Slots:
 
 def _is_same(a: Any, b: Any) -> bool:
     return a is b or (isinstance(a, Undefined) and isinstance(b, Undefined))
+
+
+def _holds(now: list[Any], was: list[Any]) -> bool:
+    return len(now) == len(was) and all(a is b for a, b in zip(now, was, strict=True))
 
 
 def _own_roots(block: Callable[..., Any], names: Sequence[str]) -> Iterator[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ir.dims import Dim, Expr
 from ..ir.errors import UnsupportedError
+from .assume import NeedsValue
 from .capture import (
     Out,
     Replay,
@@ -53,13 +54,33 @@ def specialise(
     """Capture `fn` for these arguments.
 
     Captured ints are constants of the program. Those that it changes, counters, become
-    symbols: it is traced once more.
+    symbols: it is traced once more. Gradients inside, and those of it, keep the limit.
     """
+    with within(memory_limit):
+        return _made(fn, leaves, tree)
+
+
+def _made(fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree) -> Specialisation:
+    try:
+        return _specialised(fn, leaves, tree, unrolled=False)
+    except UnsupportedError as error:
+        refused = error
+    if isinstance(refused, NeedsValue):
+        raise refused
+    try:  # what cannot be said of a loop can often be said of its iterations
+        return _specialised(fn, leaves, tree, unrolled=True)
+    except UnsupportedError:
+        raise refused from None
+
+
+def _specialised(
+    fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree, *, unrolled: bool
+) -> Specialisation:
     counters: set[Hashable] = set()
     while True:
         attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
-        with within(memory_limit):
-            made = attempt.run()
+        attempt.trace.unrolled = unrolled
+        made = attempt.run()
         if isinstance(made, Specialisation):
             return made
         counters |= made

@@ -108,6 +108,7 @@ class Trace:
         self.ended: set[Value] = set()  # values of regions that are finished
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
+        self.unrolled = False  # whether short loops are traced one by one
         self.stacks: set[Operand] = set()  # arrays of what lists got in loops
         self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
         self._keep: list[Any] = []

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..ir import dims
+from ..ir.errors import ShapeError
 from ..ir.func import Operand, Value
 from ..ir.op import OPS
 from ..ir.types import BOOL, Type
@@ -141,8 +143,16 @@ def as_condition(trace: Trace, x: Any) -> Tensor | None:
     if not isinstance(operand, Value):
         return None
     t = trace.operand_type(operand)
-    if t.shape and any(d != 1 for d in t.shape):
-        return None  # `bool(x)` raises as NumPy does
+    if any(isinstance(d, int) and d != 1 for d in t.shape) or any(
+        trace.assumptions.proves(dims.add(d, -2)) for d in t.shape
+    ):
+        raise ShapeError(
+            "The truth value of an array with more than one element is ambiguous. Use "
+            "a.any() or a.all()",
+            location=user_location(),
+        )
+    if any(d != 1 for d in t.shape):
+        return None
     if t.shape:
         x = trace.apply(OPS["reshape"], (x,), {"shape": ()})
     if t.dtype != BOOL:
@@ -150,15 +160,11 @@ def as_condition(trace: Trace, x: Any) -> Tensor | None:
     return x  # type: ignore[no-any-return]
 
 
-__all__ = [
-    "as_condition",
-    "as_type",
-    "flatten_pair",
-    "is_int",
-    "is_missing",
-    "is_same",
-    "is_value",
-    "join",
-    "nothing",
-    "type_in",
-]
+def is_python_int(x: Any) -> bool:
+    """Tell whether a leaf is a Python int, concrete or symbolic."""
+    return is_int(x) and not hasattr(x, "dtype")
+
+
+def hint(what: str) -> str:
+    text = "".join(c if c.isalnum() else "_" for c in what).strip("_")
+    return text if text and not text[0].isdigit() else "t"

@@ -222,6 +222,15 @@ def sum_of(iterable: Any, /, start: Any = 0) -> Any:
     return builtins.sum(iterable, start)
 
 
+@_replaces(next)
+def next_(iterator: Any, /, *default: Any) -> Any:
+    """Return the next item; not from an iterator of outside a traced loop."""
+    trace = dispatch.active_trace()
+    if trace is not None:
+        trace.check_complete(iterator)
+    return builtins.next(iterator, *default)
+
+
 def _operators() -> Any:
     """Return the operators that trace."""
     from ..convert import active_operators
