@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..ir import dims
+from ..ir.dims import Dim, Symbol
 from ..ir.errors import ShapeError
-from ..ir.func import Node, Operand, Value, free_values
+from ..ir.func import Node, Operand, Value, free_values, type_of
 from ..ir.types import I64
 from ..ir.verify import loop_facts
-from .kernels import Stored, cast, compare, whole
-from .nests import Bind, Buffer, If, Lit, Loop, Reg, Set, While
+from .kernels import Stored, at, cast, compare, whole
+from .nests import Bind, Buffer, Grow, If, Lit, Loop, Reg, Set, Store, While
 
 if TYPE_CHECKING:
     from .kernels import Lowering
@@ -30,7 +31,7 @@ def _enter(low: Lowering, node: Node) -> list[Carry]:
     """Give every carry its place, with the initial value in it."""
     carries: list[Carry] = []
     for x, p, v in zip(
-        node.operands, node.regions[0].params, node.results, strict=True
+        node.operands, node.regions[0].params, node.results, strict=False
     ):
         if not p.type.shape:
             start = cast(low.element(x, ()), p.type.dtype)
@@ -112,16 +113,55 @@ def while_loop(low: Lowering, node: Node) -> None:
     test, region = node.regions
     carries = _enter(low, node)
     _define(low, test.params, carries)
+    count: Dim | None = node.attrs.get("count")
+    stacks = _stacks(low, node, count)
     with low.into() as before:
         low.block(test, also=free_values(region))
         condition = low.let(low.element(test.results[0], ()))
     with low.into() as body:
         low.block(region)
-        _give_back(low, region.results, test.params, carries)
+        _stack(low, region.results[len(carries) :], stacks, count)
+        _give_back(low, region.results[: len(carries)], test.params, carries)
+        if count is not None:
+            low.emit(Bind(_symbol(count), at(dims.add(count, 1))))
         low.close()
     low.close()
     low.emit(While(before, condition, body))
-    _define(low, node.results, carries)
+    _define(low, node.results, [*carries, *stacks])
+
+
+def _symbol(count: Dim) -> Symbol:
+    s = dims.as_symbol(count)
+    assert s is not None
+    return s
+
+
+def _stacks(low: Lowering, node: Node, count: Dim | None) -> list[Buffer]:
+    """Start counting, and make the buffers that grow with every iteration."""
+    if count is None:
+        return []
+    low.late.add(_symbol(count))
+    low.known.add(_symbol(count))
+    low.emit(Bind(_symbol(count), Lit(0, I64)))
+    return [low.target(v) for v in node.results[len(node.operands) :]]
+
+
+def _stack(
+    low: Lowering,
+    yielded: Sequence[Operand],
+    stacks: Sequence[Buffer],
+    count: Dim | None,
+) -> None:
+    """Append what is yielded to the buffers that hold an entry per iteration."""
+    for x, b in zip(yielded, stacks, strict=True):
+        assert count is not None
+        entry = dims.product(type_of(x).shape)
+        low.emit(Grow(b, dims.mul(dims.add(count, 1), entry)))
+        start = dims.mul(count, entry)
+        if type_of(x).shape:
+            low.copy_into(b, low.stored(x), start)
+        else:
+            low.emit(Store(b, start, cast(low.element(x, ()), b.dtype)))
 
 
 def branch(low: Lowering, node: Node) -> None:

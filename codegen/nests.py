@@ -221,6 +221,14 @@ class Allocate:
 
 
 @dataclass(eq=False, slots=True)
+class Grow:
+    """Make room for `size` elements in a local buffer; those that it has are kept."""
+
+    buffer: Buffer
+    size: Dim
+
+
+@dataclass(eq=False, slots=True)
 class Call:
     """Call a library routine; arguments are buffers with offsets, dims and flags."""
 
@@ -232,7 +240,19 @@ class Call:
 Pointer: TypeAlias = tuple[Buffer, Dim]
 Argument: TypeAlias = Pointer | Dim | bool | Scalar
 Statement: TypeAlias = (
-    Let | Set | Bind | Store | Loop | While | If | Check | Move | Fill | Allocate | Call
+    Let
+    | Set
+    | Bind
+    | Store
+    | Loop
+    | While
+    | If
+    | Check
+    | Move
+    | Fill
+    | Allocate
+    | Grow
+    | Call
 )
 
 
@@ -260,7 +280,22 @@ class Program:
     failures: list[Failure]
     results: list[Result]
     scopes: int = 0
-    uses: set[str] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    layouts: dict[int, str] = field(default_factory=dict)  # of parameters not packed
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The symbol of a parameter's step along an axis.
+
+    It is at least `least`, and `packed` where the array fills its memory in C order.
+    """
+
+    symbol: Symbol
+    param: int
+    axis: int
+    least: Dim
+    packed: Dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +466,8 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
                 )
             case Allocate():
                 yield f"{indent}allocate {s.buffer!r}"
+            case Grow():
+                yield f"{indent}grow {s.buffer.name} to {s.size}"
             case Call():
                 shown = ", ".join(
                     f"{a[0].name}[{a[1]}]" if isinstance(a, tuple) else str(a)

@@ -107,23 +107,16 @@ def conditions(node: Node, facts: Facts) -> Iterator[tuple[Dim, int]]:
     size = type_of(node.operands[0]).shape[axis]
     if isinstance(start, Value) or not isinstance(start, int | dims.Expr):
         return
-    count = node.attrs.get("size")
-    if count is None:
-        ends: tuple[Dim, ...] = (start,)
-    elif facts.proves(dims.mul(count, -1)):
+    count: Dim = node.attrs.get("size", 1)
+    empty = dims.mul(count, -1)
+    if facts.proves(empty):
         return
-    else:
-        step = node.attrs.get("step", 1)
-        last = dims.add(start, dims.mul(dims.add(count, -1), step))
-        if not facts.proves(dims.add(count, -1)):  # the ends of nothing are anywhere
-            if step != 1:
-                return
-            last = dims.maximum(last, 0)
-        ends = (start, last)
-    for at in dict.fromkeys(ends):
+    last = dims.add(start, dims.mul(dims.add(count, -1), node.attrs.get("step", 1)))
+    facts = facts.having(dims.add(count, -1))
+    for at in dict.fromkeys((start, last)):
         for need in (at, dims.add(dims.add(size, -1), dims.mul(at, -1))):
-            if not facts.proves(need):
-                yield need, axis
+            if not facts.proves(need):  # no element of an empty slice is out of range
+                yield dims.maximum(need, empty) if count != 1 else need, axis
 
 
 def may_be_empty(node: Node, facts: Facts) -> bool:

@@ -161,15 +161,31 @@ class _Machine:
         test, body = node.regions
         state = [self.get(x) for x in node.operands]
         outer = dict(self.symbols)
+        carries, trips = len(state), 0
+        stacks: list[list[Any]] = [[] for _ in node.results[carries:]]
         while True:
             self.define(test.params, state)
             self.nodes(test)  # the body sees what the test defines, symbols too
             if not self.get(test.results[0]):
                 break
             state = self.region(body)
+            for stack, x in zip(stacks, state[carries:], strict=True):
+                stack.append(np.array(x))
+            del state[carries:]
             self.symbols = dict(outer)
+            trips += 1
         self.symbols = outer
-        self.define(node.results, state)
+        count = node.attrs.get("count")
+        if count is not None:
+            symbol = dims.as_symbol(count)
+            assert symbol is not None
+            self.symbols[symbol] = trips
+        stacked = map(self.stacked, node.results[carries:], stacks)
+        self.define(node.results, [*state, *stacked])
+
+    def stacked(self, v: Value, entries: Sequence[Any]) -> Any:
+        shape = tuple(dims.evaluate(d, self.symbols) for d in v.type.shape)
+        return np.array(entries, v.type.dtype).reshape(shape)
 
 
 def equal_results(a: Sequence[Any], b: Sequence[Any]) -> bool:

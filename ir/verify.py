@@ -112,7 +112,8 @@ class _Verifier:
         if count is None or s is None:
             return facts
         if s in self.symbols:
-            if node.op.kind is Kind.SIZE and s not in self.counted:
+            checks = node.op.kind is not Kind.SIZE and not node.regions
+            if not checks and s not in self.counted:
                 raise IRError(f"symbol {s} is defined twice")
             return facts  # known already: the op checks it, or computes it again
         self.symbols.add(s)
@@ -171,6 +172,8 @@ class _Verifier:
     def control(self, node: Node, facts: Facts, scope: set[Value]) -> None:
         outer = frozenset(scope)
         saved = set(self.symbols)
+        if "count" in node.attrs:  # known after the loop only
+            self.symbols -= dims.symbols_of(node.attrs["count"])
         match node.op.kind:
             case Kind.FOR:
                 index = node.attrs["index"]
@@ -185,7 +188,9 @@ class _Verifier:
                 inner = self.block(test, facts, outer)
                 self.predicate(test.results)
                 self.block(body, facts, inner)
-                self.signature(node, body.results)
+                count = len(test.params)
+                self.signature(node, body.results[:count])
+                self.stacked(node, body.results[count:])
             case Kind.COND:
                 self.predicate(node.operands)
                 for region in node.regions:
@@ -207,7 +212,15 @@ class _Verifier:
         carries = [p.type for p in node.regions[0].params]
         self.yields(node.operands, carries)
         self.yields(yielded, carries)
-        self.yields(node.results, carries)
+        self.yields(node.results[: len(carries)], carries)
+
+    def stacked(self, node: Node, yielded: Sequence[Operand]) -> None:
+        """Check results that have one entry per iteration of a `while`."""
+        if yielded and "count" not in node.attrs:
+            raise IRError("a `while` that stacks values defines their count")
+        trips = node.attrs.get("count", 0)
+        types = [Type(t.dtype, (trips, *t.shape)) for t in map(type_of, yielded)]
+        self.yields(node.results[len(node.operands) :], types)
 
     def yields(self, got: Sequence[Operand], want: Sequence[Type]) -> None:
         if len(got) != len(want):

@@ -124,8 +124,8 @@ class Aliases:
             if node.op.kind in LOOPS:
                 params = node.regions[0].params
                 for p, init, y, r in zip(
-                    params, node.operands, yields(node), node.results, strict=True
-                ):
+                    params, node.operands, yields(node), node.results, strict=False
+                ):  # a `while` may stack values besides
                     kept = isinstance(y, Value) and self.resolved(y) is p
                     if kept and isinstance(init, Value) and is_array(init):
                         self.same[p] = self.same[r] = init

@@ -94,7 +94,10 @@ class _Live:
                 if s not in self.symbols:
                     self.symbols.add(s)
                     for node in self.defines.get(s, ()):
-                        self.need(node.results)
+                        if node.regions:  # it counts its iterations
+                            self.run(node)
+                        else:
+                            self.need(node.results)
 
     def run(self, node: Node) -> None:
         """Mark a node as executed: its dims, its tests, and what it stands in."""
@@ -124,8 +127,10 @@ class _Live:
 
     def spread_result(self, node: Node, k: int) -> None:
         self.run(node)
-        if node.op.kind in LOOPS:
+        if node.op.kind in LOOPS and k < len(node.operands):
             self.spread_carry(node, k)
+        elif node.op.kind in LOOPS:
+            self.need(node.regions[-1].results[k : k + 1])
         elif node.regions:
             self.need(r.results[k] for r in node.regions)
         else:
@@ -148,8 +153,9 @@ class _Live:
         regions = [self.kept(r) for r in node.regions]
         operands = node.operands
         if node.op.kind in LOOPS:
-            operands = tuple(operands[k] for k in keep)
-            regions[0].params = tuple(regions[0].params[k] for k in keep)
+            carries = [k for k in keep if k < len(operands)]
+            operands = tuple(operands[k] for k in carries)
+            regions[0].params = tuple(regions[0].params[k] for k in carries)
         for r in regions:
             if r is regions[-1] or node.op.kind is not Kind.WHILE:
                 r.results = tuple(r.results[k] for k in keep)

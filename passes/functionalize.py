@@ -276,6 +276,7 @@ class _Functionalizer:
             last = node.regions[-1].results
             out = [self.read(last[k]) for k in kept]
             out += [self.content[r].value for r in written]
+            out += map(self.read, last[len(first.params) :])  # what is stacked
             own = () if blocks else tuple(params)
             blocks.append(Block(own, tuple(nodes), tuple(out)))
         self.results(node, inits, blocks, kept, written)
@@ -339,10 +340,21 @@ class _Functionalizer:
         given = [node.results[k] for k in kept]
         types: list[Type] = [v.type for v in given]
         types += [r.type.array() for r in written]
-        hints = [v.name for v in (*given, *written)]
+        stacked = self.stacked(node)
+        types += [v.type for v in stacked]
+        hints = [v.name for v in (*given, *written, *stacked)]
         self.b.loc = node.loc
         new = self.b.control(node.op, operands, node.attrs, blocks, types, hints)
         for v, value in zip(given, new, strict=False):
             self.bind(v, value)
-        for r, value in zip(written, new[len(given) :], strict=True):
+        rest = iter(new[len(given) :])
+        for r, value in zip(written, rest, strict=False):
             self.set(r, value)
+        for v, value in zip(stacked, rest, strict=True):
+            self.bind(v, value)
+
+    @staticmethod
+    def stacked(node: Node) -> tuple[Value, ...]:
+        """Return the results of a `while` that are stacks, one entry per iteration."""
+        is_while = node.op.kind is Kind.WHILE
+        return node.results[len(node.regions[0].params) :] if is_while else ()

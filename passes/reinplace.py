@@ -148,7 +148,7 @@ class _Plan:
         taken: set[Value] = set()
         inside = {self.shown(v) for r in node.regions for v in free_values(r)}
         shown = [self.shown(x) for x in node.operands if isinstance(x, Value)]
-        for x, v in zip(node.operands, node.results, strict=True):
+        for x, v in zip(node.operands, node.results, strict=False):
             if not isinstance(x, Value) or x not in dead or x in inside:
                 continue
             if shown.count(x) == 1 and x.type.array() == v.type.array():

@@ -372,7 +372,8 @@ def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -
     if op.kind is not Kind.SCATTER or op.accumulates or op.overlapping:
         return None
     under = definition(node.operands[0])
-    if under is not None and under.op is op and same_place(node, under, 2):
+    same = under is not None and under.op is op and same_place(node, under, 2)
+    if under is not None and same and b.used_once(under.result):
         return b.apply(op, (under.operands[0], *node.operands[1:]), node.attrs)
     new = definition(node.operands[1])
     if new is not None and op.of == new.op.name and same_place(new, node, 1):
@@ -390,6 +391,8 @@ def added_to_zero(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
     if under is None or under.op.of != op.of or under.op.accumulates:
         return None
     if not is_number(under.operands[1], 0) or not same_place(node, under, 2):
+        return None
+    if not b.used_once(under.result):  # two writes into one buffer: one must copy it
         return None
     return b.apply(under.op, (under.operands[0], *node.operands[1:]), node.attrs)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ..ir import dims
 from ..ir.build import IRBuilder
 from ..ir.dims import Dim, Expr, Strict, Symbol
-from ..ir.func import Block, Copier, Func, Node, Operand, Value, walk
+from ..ir.func import Block, Copier, Func, Node, Operand, Value, dims_of_node, walk
 from ..ir.op import Kind
 from ..ir.verify import loop_facts
 
@@ -19,6 +20,11 @@ class ScopedBuilder(IRBuilder):
     def __init__(self, f: Func, taken: Iterable[str] = ()) -> None:
         super().__init__(list(taken))
         self.facts = f.size_facts()
+        self.uses: Counter[Value] = Counter()  # of values, where a pass counts them
+
+    def used_once(self, v: Value) -> bool:
+        """Tell whether one node at most uses a value, as far as it is known."""
+        return self.uses[v] <= 1
 
     @contextmanager
     def assuming(self, *facts: Dim) -> Iterator[None]:
@@ -139,9 +145,29 @@ def operands_within(node: Node) -> Iterator[Operand]:
     """Yield the operands of a node and of all nodes and yields in its regions."""
     yield from node.operands
     for region in node.regions:
-        for inner in region.nodes:
-            yield from operands_within(inner)
-        yield from region.results
+        yield from used_in(region)
+
+
+def used_in(block: Block) -> Iterator[Operand]:
+    """Yield the operands of all nodes and the results of a block, regions included."""
+    for node in block.nodes:
+        yield from operands_within(node)
+    yield from block.results
+
+
+def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
+    """Return the symbols that nodes mention, in their regions too."""
+    found: dict[Symbol, None] = {}
+    for node in nodes:
+        for inner in (node, *(n for r in node.regions for n in walk(r))):
+            every: list[object] = [*dims_of_node(inner)]
+            for region in inner.regions:
+                every += (x for x in region.results if not isinstance(x, Value))
+                every += (d for p in region.params for d in p.type.shape)
+            for d in every:
+                if isinstance(d, Expr):
+                    found.update(dict.fromkeys(sorted(dims.symbols_of(d), key=str)))
+    return list(found)
 
 
 def pairs(a: Sequence[Value], b: Sequence[Operand]) -> Iterator[tuple[Value, Operand]]:

@@ -22,7 +22,7 @@ from ..ir.errors import RetrogradeError
 from ..ir.func import Block, Func, Node, Operand, Value, type_of
 from ..ir.op import Kind, Op
 from .rules import GENERAL, RULES, matched
-from .scope import ScopedBuilder, defined_symbol
+from .scope import ScopedBuilder, defined_symbol, used_in
 
 LOOPS = (Kind.FOR, Kind.WHILE)
 
@@ -59,6 +59,7 @@ class _Simplifier(ScopedBuilder):
         super().__init__(f, names_in(f))
         self.values: dict[Value, Operand] = {}
         self.definitions: dict[Value, Node] = {}
+        self.uses.update(x for x in used_in(f.body) if isinstance(x, Value))
 
     def operand(self, x: Operand) -> Operand:
         while isinstance(x, Value) and x in self.values:
@@ -111,6 +112,8 @@ class _Simplifier(ScopedBuilder):
             self.append(node)
             return
         self.values[n.result] = simpler
+        if isinstance(simpler, Value):
+            self.uses[simpler] += self.uses[n.result]
         fresh = made < len(self.nodes) and self.nodes[-1].results == (simpler,)
         if fresh and isinstance(simpler, Value):
             simpler.name = n.result.name
@@ -171,13 +174,13 @@ class _Simplifier(ScopedBuilder):
         """Rewrite a loop; carries that never change become their initial values."""
         first, last = n.regions[0], n.regions[-1]
         keep = []
-        for k, (p, y) in enumerate(zip(first.params, last.results, strict=True)):
+        count = len(first.params)
+        for k, (p, y) in enumerate(zip(first.params, last.results, strict=False)):
             if y is p and type_of(operands[k]) == p.type:
                 self.values[p] = self.values[n.results[k]] = operands[k]
             else:
                 keep.append(k)
         inits = tuple(operands[k] for k in keep)
-        results = tuple(n.results[k] for k in keep)
         params = tuple(first.params[k] for k in keep)
         blocks = []
         with self.region(n) as nodes:
@@ -190,8 +193,10 @@ class _Simplifier(ScopedBuilder):
                 params = ()
                 for inner in last.nodes:
                     self.node(inner)
+            keep += range(count, len(last.results))  # values that are stacked
             yields = tuple(self.operand(last.results[k]) for k in keep)
             blocks.append(Block(params, tuple(nodes), yields))
+        results = tuple(n.results[k] for k in keep)
         self.append(Node(n.op, inits, n.attrs, results, tuple(blocks), n.loc))
 
     def region_of(self, n: Node, source: Block) -> Block:

@@ -14,7 +14,6 @@ itself, `NeedsValue`.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -42,6 +41,7 @@ class Test(NamedTuple):
 
     true: tuple[Dim, ...] = ()
     false: tuple[Dim, ...] = ()
+    exact: bool = False  # whether it is true where these hold
 
 
 class Assumptions:
@@ -479,28 +479,33 @@ class TraceInt(SymInt):
             return out if out is NotImplemented else not out
         return negated(out)
 
-    def _compare(self, other: Any, op: str, sign: int, offset: int) -> Any:
+    def _compare(self, other: Any, op: str, method: str, sign: int, offset: int) -> Any:
         """Tell whether sign * (self - other) >= offset; a traced bool if it is open."""
         d = dim_of(other)
         if d is None:
-            return self._as_number(other, lambda k: COMPARISONS[op](k, other))
+            return self._as_number(other, lambda k: getattr(k, method)(other))
         gap = dims.add(dims.mul(self.dim - d, sign), -offset)
         answer = self.trace.assumptions.decide(gap)
         if answer is not None:
             return answer
-        return _test(op, self, other, Test((gap,), (dims.add(dims.mul(gap, -1), -1),)))
+        return _test(
+            op,
+            self,
+            other,
+            Test((gap,), (dims.add(dims.mul(gap, -1), -1),), exact=True),
+        )
 
     def __ge__(self, other: Any) -> Any:
-        return self._compare(other, "greater_equal", 1, 0)
+        return self._compare(other, "greater_equal", "__ge__", 1, 0)
 
     def __lt__(self, other: Any) -> Any:
-        return self._compare(other, "less", -1, 1)
+        return self._compare(other, "less", "__lt__", -1, 1)
 
     def __le__(self, other: Any) -> Any:
-        return self._compare(other, "less_equal", -1, 0)
+        return self._compare(other, "less_equal", "__le__", -1, 0)
 
     def __gt__(self, other: Any) -> Any:
-        return self._compare(other, "greater", 1, 1)
+        return self._compare(other, "greater", "__gt__", 1, 1)
 
     # Integers that are no dims: computed by ops -------------------------------------
 
@@ -578,14 +583,6 @@ class TraceInt(SymInt):
             x.trace.number(x.dim) if isinstance(x, TraceInt) else x for x in inputs
         ]
         return getattr(ufunc, method)(*numbers, **kwargs)
-
-
-COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-}
 
 
 def _test(op: str, x: TraceInt, y: Any, test: Test) -> Any:
