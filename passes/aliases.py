@@ -35,7 +35,7 @@ def viewed(node: Node) -> Value | None:
 
 def yields(node: Node) -> tuple[Operand, ...]:
     """Return what the body of a loop passes to its next iteration."""
-    return node.regions[-1].results
+    return node.regions[-1].results[: len(node.operands)]
 
 
 def operands_of(block: Block) -> Iterator[Operand]:
@@ -123,9 +123,10 @@ class Aliases:
                 self._resolve(region)
             if node.op.kind in LOOPS:
                 params = node.regions[0].params
+                results = node.results[: len(params)]  # what is stacked is new
                 for p, init, y, r in zip(
-                    params, node.operands, yields(node), node.results, strict=False
-                ):  # a `while` may stack values besides
+                    params, node.operands, yields(node), results, strict=True
+                ):
                     kept = isinstance(y, Value) and self.resolved(y) is p
                     if kept and isinstance(init, Value) and is_array(init):
                         self.same[p] = self.same[r] = init
@@ -140,7 +141,8 @@ class Aliases:
     def _resolve_yields(self, node: Node) -> None:
         """Find the results of a region that are outer arrays, or yielded twice."""
         first: dict[Value, Value] = {}
-        for y, r in zip(yields(node), node.results, strict=True):
+        (region,) = node.regions
+        for y, r in zip(region.results, node.results, strict=True):
             if not isinstance(y, Value) or not is_array(y):
                 continue
             y = self.resolved(y)

@@ -16,6 +16,7 @@ from .fuse import fuse
 from .inline import inline
 from .partition import partition
 from .reinplace import reinplace
+from .shifts import shifts
 from .simplify import simplify
 from .vjp import vjp
 
@@ -40,6 +41,7 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "shifts": shifts,
     "fuse": fuse,
     "inline": inline,
     "reinplace": reinplace,
@@ -49,7 +51,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("fuse", "inline", "reinplace"),
+    "lower": ("shifts", "fuse", "inline", "reinplace"),
 }
 
 

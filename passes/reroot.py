@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from ..ir.access import may_fail
 from ..ir.dims import symbols_of
 from ..ir.func import Block, Node, Operand, Value, dims_of_node
-from ..ir.op import OPS, Kind
+from ..ir.op import Kind
 from .boxes import Bounds, box_of
 from .contents import Chain, Contents
 from .costs import estimate, saved_cost
@@ -171,9 +171,9 @@ class Reroot:
         if not v.type.scalar:
             return (*rest, replace(last, results=(v,)))
         part = self.b.value(last.result.type, v.name)
-        op = OPS["number" if v.type.weak else "item"]
-        last = replace(last, results=(part,))
-        return (*rest, last, Node(op, (part,), {}, (v,), (), last.loc))
+        with self.b.block() as made:
+            self.b.number(part) if v.type.weak else self.b.item(part)
+        return (*rest, replace(last, results=(part,)), replace(made[0], results=(v,)))
 
     # Costs ------------------------------------------------------------------------
 

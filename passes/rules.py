@@ -372,9 +372,11 @@ def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -
     if op.kind is not Kind.SCATTER or op.accumulates or op.overlapping:
         return None
     under = definition(node.operands[0])
-    same = under is not None and under.op is op and same_place(node, under, 2)
-    if under is not None and same and b.used_once(under.result):
-        return b.apply(op, (under.operands[0], *node.operands[1:]), node.attrs)
+    if under is not None and under.op is op and same_place(node, under, 2):
+        if same_operand(node.operands[1], under.operands[1]):
+            return under.result
+        if b.used_once(under.result):  # two writes into one buffer: one must copy it
+            return b.apply(op, (under.operands[0], *node.operands[1:]), node.attrs)
     new = definition(node.operands[1])
     if new is not None and op.of == new.op.name and same_place(new, node, 1):
         if new.operands[0] is node.operands[0]:
@@ -392,7 +394,7 @@ def added_to_zero(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
         return None
     if not is_number(under.operands[1], 0) or not same_place(node, under, 2):
         return None
-    if not b.used_once(under.result):  # two writes into one buffer: one must copy it
+    if not b.used_once(under.result):
         return None
     return b.apply(under.op, (under.operands[0], *node.operands[1:]), node.attrs)
 

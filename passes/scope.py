@@ -145,14 +145,19 @@ def operands_within(node: Node) -> Iterator[Operand]:
     """Yield the operands of a node and of all nodes and yields in its regions."""
     yield from node.operands
     for region in node.regions:
-        yield from used_in(region)
+        for inner in region.nodes:
+            yield from operands_within(inner)
+        yield from region.results
 
 
-def used_in(block: Block) -> Iterator[Operand]:
-    """Yield the operands of all nodes and the results of a block, regions included."""
-    for node in block.nodes:
-        yield from operands_within(node)
-    yield from block.results
+def count_uses(block: Block, uses: Counter[Value]) -> None:
+    """Count how often values are used by nodes whose results are used."""
+    uses.update(x for x in block.results if isinstance(x, Value))
+    for node in reversed(block.nodes):
+        if node.regions or any(uses[v] for v in node.results):
+            for region in node.regions:
+                count_uses(region, uses)
+            uses.update(x for x in node.operands if isinstance(x, Value))
 
 
 def mentioned(nodes: Iterable[Node]) -> list[Symbol]:

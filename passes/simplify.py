@@ -22,7 +22,7 @@ from ..ir.errors import RetrogradeError
 from ..ir.func import Block, Func, Node, Operand, Value, type_of
 from ..ir.op import Kind, Op
 from .rules import GENERAL, RULES, matched
-from .scope import ScopedBuilder, defined_symbol, used_in
+from .scope import ScopedBuilder, count_uses, defined_symbol
 
 LOOPS = (Kind.FOR, Kind.WHILE)
 
@@ -59,7 +59,7 @@ class _Simplifier(ScopedBuilder):
         super().__init__(f, names_in(f))
         self.values: dict[Value, Operand] = {}
         self.definitions: dict[Value, Node] = {}
-        self.uses.update(x for x in used_in(f.body) if isinstance(x, Value))
+        count_uses(f.body, self.uses)
 
     def operand(self, x: Operand) -> Operand:
         while isinstance(x, Value) and x in self.values:
@@ -88,6 +88,7 @@ class _Simplifier(ScopedBuilder):
             return simpler
         result.name = self.name(hint)
         self.append(node)
+        self.uses.update(x for x in operands if isinstance(x, Value))
         return result
 
     def append(self, node: Node) -> None:
@@ -112,6 +113,8 @@ class _Simplifier(ScopedBuilder):
             self.append(node)
             return
         self.values[n.result] = simpler
+        if self.uses[n.result]:
+            self.uses.subtract(x for x in operands if isinstance(x, Value))
         if isinstance(simpler, Value):
             self.uses[simpler] += self.uses[n.result]
         fresh = made < len(self.nodes) and self.nodes[-1].results == (simpler,)
@@ -142,6 +145,8 @@ class _Simplifier(ScopedBuilder):
         except RetrogradeError:  # a question about dims that the facts leave open
             new = None
         if new is None or new is node.result or type_of(new) != node.result.type:
+            for undone in self.nodes[made:]:
+                self.uses.subtract(x for x in undone.operands if isinstance(x, Value))
             del self.nodes[made:]
             return None
         result: Operand = new

@@ -107,6 +107,20 @@ def test_the_limit_goes_with_the_function_into_transforms() -> None:
 
 
 @pytest.mark.usefixtures("interpreted")
+def test_backward_inside_keeps_the_limit() -> None:
+    @rg.compile(memory_limit=20 * ENTRY)
+    def f(x: Any, r: Any, steps: int) -> Any:
+        t = rg.tensor(x, requires_grad=True)
+        logistic(t, r, steps).backward()
+        return t.grad
+
+    args = (*data(16), 100)
+    want = rg.grad(rg.compile(logistic))(*args)
+    np.testing.assert_array_equal(f(*args), want)
+    assert loops(f.stages(*args)["dce"]) == 5
+
+
+@pytest.mark.usefixtures("interpreted")
 def test_backward_keeps_the_limit_too() -> None:
     f = rg.compile(logistic, memory_limit=20 * ENTRY)
     x, r = data(16)
