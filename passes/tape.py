@@ -31,6 +31,25 @@ if TYPE_CHECKING:
 WHOLE = 1.01  # breaks ties between a value and its parts
 
 
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """What the reverse of a loop saves: bytes of an entry, and the number of entries.
+
+    Neither depends on loops around it; `entry` is None where it has no such bound.
+    """
+
+    loop: Node
+    entry: Dim | None
+    capacity: Dim | None
+
+    @property
+    def size(self) -> Dim | None:
+        """The number of bytes."""
+        if self.entry is None or self.capacity is None:
+            return None
+        return dims.mul(self.entry, self.capacity)
+
+
 @dataclass(eq=False, slots=True)
 class _Made:
     """A way to make values of a region: by a step, what replaces it, from results."""
