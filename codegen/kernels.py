@@ -28,6 +28,7 @@ from ..ir.access import (
     place,
     view_of,
 )
+from ..ir.bounds import upper
 from ..ir.dims import Dim, Expr, Facts, Symbol
 from ..ir.errors import (
     IndexRangeError,
@@ -538,12 +539,9 @@ def largest(d: Dim, s: Symbol, low: Dim, high: Dim) -> Dim:
     """Return an upper bound of `d` for low <= s <= high, without s."""
     if s not in dims.symbols_of(d):
         return d
-    zero: Mapping[Symbol, Dim] = {s: 0}
-    first = dims.substitute(d, zero)
-    slope = dims.add(dims.substitute(d, {s: 1}), dims.mul(first, -1))
-    if dims.add(first, dims.mul(slope, dims.symbol(s.name))) == d:
-        ends = (dims.substitute(d, {s: low}), dims.substitute(d, {s: high}))
-        return dims.maximum(*ends, 0)
+    bound = upper(d, s, low, high)
+    if bound is not None:
+        return dims.maximum(bound, 0)
     raise UnsupportedError(
         f"the size {d} of an array inside a loop over {s} is not linear in {s}"
     )

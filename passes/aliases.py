@@ -137,6 +137,21 @@ class Aliases:
                     arrays = is_array(a) and is_array(r)
                     if a is b and arrays and isinstance(a, Value):
                         self.same[r] = a
+            elif node.op.kind is Kind.CHECKPOINT:
+                self._resolve_yields(node)
+
+    def _resolve_yields(self, node: Node) -> None:
+        """Find the results of a region that are outer arrays, or yielded twice."""
+        first: dict[Value, Value] = {}
+        (region,) = node.regions
+        for y, r in zip(region.results, node.results, strict=True):
+            if not isinstance(y, Value) or not is_array(y):
+                continue
+            y = self.resolved(y)
+            if not self.inside(y, node):
+                self.same[r] = y
+            elif first.setdefault(y, r) is not r:
+                self.same[r] = first[y]
 
     def resolved(self, v: Value) -> Value:
         """Return the value that `v` certainly is."""

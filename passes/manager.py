@@ -13,6 +13,7 @@ from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
 from .fuse import fuse
+from .inline import inline
 from .partition import partition
 from .reinplace import reinplace
 from .shifts import shifts
@@ -42,6 +43,7 @@ PASSES: dict[str, Pass] = {
     "partition": pullback,
     "shifts": shifts,
     "fuse": fuse,
+    "inline": inline,
     "reinplace": reinplace,
 }
 
@@ -49,7 +51,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "fuse", "reinplace"),
+    "lower": ("shifts", "fuse", "inline", "reinplace"),
 }
 
 

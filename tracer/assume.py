@@ -137,6 +137,10 @@ class Assumptions:
             raise self.needs_value(d)
         return out
 
+    def knows(self, d: Dim) -> bool:
+        """Tell whether a dim has a value while the function is traced."""
+        return dims.symbols_of(self.resolve(d)) <= self.hints.keys()
+
     def needs_value(self, d: Dim) -> NeedsValue:
         """Return the error for a question that Python cannot leave open."""
         d = self.resolve(d)
