@@ -73,6 +73,12 @@ class Axis:
     symbol: Symbol
     index: Dim
     size: Dim
+    step: int = 1  # or -1: it runs down
+
+    def loop(self, body: list[Statement]) -> Loop:
+        if self.step > 0:
+            return Loop(self.symbol, 0, self.size, 1, body)
+        return Loop(self.symbol, dims.add(self.size, -1), -1, -1, body)
 
 
 @dataclass(slots=True)
@@ -270,8 +276,12 @@ def lower(
     nodes: Sequence[Node],
     results: Sequence[Operand],
     outs: Sequence[Value],
+    order: Sequence[int] = (),
 ) -> None:
-    """Lower a group: `results` are computed by `nodes` and become the values `outs`."""
+    """Lower a group: `results` are computed by `nodes` and become the values `outs`.
+
+    `order` has a 1 or -1 for each loop, for the direction in which it must run.
+    """
     inside = {v: node for node in nodes for v in node.results}
     roots: list[tuple[Value, Node, Value]] = []
     for r, out in zip(results, outs, strict=True):
@@ -281,7 +291,7 @@ def lower(
         else:
             roots.append((r, node, out))
     for space, members in _by_space(roots).items():
-        _nest(low, nodes, space, members)
+        _nest(low, nodes, space, members, order)
 
 
 def _pass_on(low: Lowering, r: Operand, out: Value) -> None:
@@ -318,9 +328,11 @@ def _nest(
     nodes: Sequence[Node],
     key: tuple[Shape, tuple[int, ...]],
     roots: Sequence[tuple[Value, Node, Value]],
+    steps: Sequence[int] = (),
 ) -> None:
     space, order = key
-    axes = [Axis(*low.symbol("i"), d) for d in space]
+    each = steps or (1,) * len(space)
+    axes = [Axis(*low.symbol("i"), d, s) for d, s in zip(space, each, strict=True)]
     nest = Nest(low, nodes, axes)
     nest.before = low.body
     buffers = [_buffer(low, node, out) for _, node, out in roots]
@@ -486,7 +498,7 @@ def _assemble(nest: Nest, axes: list[Axis], body: list[Statement]) -> None:
     last = axes[-1] if axes else None
     for k in reversed(range(depth)):
         a = axes[k]
-        loop = Loop(a.symbol, 0, a.size, 1, body)
+        loop = a.loop(body)
         if a is last and opening:
             loop.block, loop.opening, loop.closing = BLOCK, opening, closing
         body = [*before[k], loop, *after[k]]
@@ -698,7 +710,7 @@ def _collapse(nest: Nest, axes: list[Axis], body: list[Statement]) -> list[Axis]
         kept = all(
             (a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions
         )
-        folds = any(r.fold.index for r in nest.reductions)
+        folds = any(r.fold.index for r in nest.reductions) or a.step + b.step < 2
         if kept and not folds and _one_run(nest, body, a, b):
             _substitute(nest, body, {a.symbol: 0})
             axes[k : k + 2] = [Axis(b.symbol, b.index, dims.mul(a.size, b.size))]

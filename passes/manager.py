@@ -16,6 +16,7 @@ from .fuse import fuse
 from .partition import partition
 from .reinplace import reinplace
 from .simplify import simplify
+from .unnest import unnest
 from .vjp import vjp
 
 Pass: TypeAlias = Callable[[Func], Func]
@@ -39,6 +40,7 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "unnest": unnest,
     "fuse": fuse,
     "reinplace": reinplace,
 }
@@ -47,7 +49,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("fuse", "reinplace"),
+    "lower": ("unnest", "fuse", "reinplace"),
 }
 
 

@@ -72,6 +72,7 @@ class Rule:
 
 
 Definition: TypeAlias = Callable[[Operand], Node | None]
+General: TypeAlias = Callable[[ScopedBuilder, Node, Definition], Any]
 
 
 def pattern(op: str, *operands: str | int | float | Pattern) -> Pattern:
@@ -434,7 +435,7 @@ def number_for_full(b: ScopedBuilder, node: Node, definition: Definition) -> Any
     return b.apply(node.op, operands, node.attrs)
 
 
-GENERAL: tuple[Callable[[ScopedBuilder, Node, Definition], Any], ...] = (
+GENERAL: tuple[General, ...] = (
     folded,
     view_of_full,
     view_of_scatter,
@@ -444,4 +445,4 @@ GENERAL: tuple[Callable[[ScopedBuilder, Node, Definition], Any], ...] = (
     decomposed,
 )
 
-__all__ = ["GENERAL", "RULES", "Match", "Pattern", "Rule", "matched"]
+__all__ = ["GENERAL", "RULES", "General", "Match", "Pattern", "Rule", "matched"]

@@ -1,0 +1,369 @@
+"""Make a write into a view of a view one write into the array at the root.
+
+Before: a pure Func; a write through a chain of views is a chain of scatters, one per
+view, as `functionalize` leaves it. After: the same values, with one `part_scatter` per
+write, so that `reinplace` finds one buffer and writes exactly the region.
+
+    %r: f64[m] = select %x, i {axis=0}
+    %s: f64[m] = slice_scatter %r, %t, 1 {axis=0, size=m - 2, step=1}
+    %y: f64[n,m] = select_scatter %x, %s, i {axis=0}
+
+    %y: f64[n,m] = part_scatter %x, %t, i, 1 {steps=(("select", ...), ("slice", ...))}
+
+The same is done where additions into zeros are added to a part, and where a view and
+its inverse stand around a write (`x.T[i] = t`). What else read `%s` reads that part of
+`%y`, as long as nothing was written into `%y` since.
+
+Note [loops that fill a part]
+A loop that computes an array for a part of another one works on that part itself:
+`select_scatter %x, %l, i` of a loop's result `%l` becomes a carry `%x` of the loop, of
+which the body reads and writes the part. So the tape of an inner loop is a piece of the
+tape around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..ir import dims
+from ..ir.access import (
+    base_index,
+    index_dims,
+    indices_of,
+    linear,
+    part_type,
+    place,
+    steps_of,
+    view_of,
+)
+from ..ir.build import IRBuilder, names_in
+from ..ir.func import (
+    Block,
+    Func,
+    Node,
+    Operand,
+    Value,
+    dims_of_node,
+    free_values,
+    type_of,
+    walk,
+)
+from ..ir.op import OPS, Kind, Op, Step
+from ..ir.ops.part import coded
+from .dce import dce
+from .rules import FULL, is_number, same_place, scatter_over_scatter
+from .scope import defined_symbol, operands_within, with_operands
+from .simplify import Rewriter
+
+PART = OPS["part"]
+LOOPS = (Kind.FOR, Kind.WHILE)
+
+
+def unnest(f: Func) -> Func:
+    """Return `f` with every write through a chain of views as one write.
+
+    >>> from ..ir.text import parse
+    >>> print(unnest(parse('''func @f(%x: f64[n,m], %t: f64[]) -> f64[n,m] {
+    ...   %r: f64[m] = select %x, 0 {axis=0}
+    ...   %s: f64[m] = select_scatter %r, %t, 1 {axis=0}
+    ...   %y: f64[n,m] = select_scatter %x, %s, 0 {axis=0}
+    ...   return %y
+    ... }''')))
+    func @f(%x: f64[n,m], %t: f64[]) -> f64[n,m] {
+      %y: f64[n,m] = part_scatter %x, %t, 0, 1 {steps=(('select', 'axis', 0), ('select', 'axis', 0))}
+      return %y
+    }
+    """  # noqa: E501
+    if f.stage == "traced" or not any(n.op.kind is Kind.SCATTER for n in walk(f.body)):
+        return f
+    names = IRBuilder(tuple(names_in(f)))
+    body = _sunk(f.body, names)
+    f = Func(f.name, f.stage, body, f.symbols, f.facts, f.updates)
+    return dce(_Unnester(f).func(f))
+
+
+def _writes(node: Node | None) -> bool:
+    """Tell whether a node writes a part in which every element has one place."""
+    return (
+        node is not None
+        and node.op.kind is Kind.SCATTER
+        and view_of(node).kind is Kind.VIEW
+        and not node.op.overlapping
+        and isinstance(node.operands[0], Value)
+    )
+
+
+def _fills(node: Node, new: Value) -> bool:
+    """Tell whether `new` is put into a part of just its type."""
+    t = part_type(node)
+    return new.type.shape == t.shape and new.type.dtype == t.dtype
+
+
+class _Unnester(Rewriter):
+    def __init__(self, f: Func) -> None:
+        rules = (scatter_over_scatter, self.write_into_write, self.write_between_views)
+        super().__init__(f, {}, rules)
+        self.uses: dict[Value, int] = {}
+        for x in (*(x for n in f.nodes for x in operands_within(n)), *f.results):
+            if isinstance(x, Value):
+                self.uses[x] = self.uses.get(x, 0) + 1
+        # Where a value can be read from: a node of a view that is not in the Func yet.
+        self.found: dict[Value, Node] = {}
+
+    def node(self, n: Node) -> None:
+        self.overwrite(n)
+        self.redirect(n)
+        super().node(n)
+        for v in n.results:
+            new = self.values.get(v)
+            if isinstance(new, Value):
+                self.uses[new] = self.uses.get(new, 0) + self.uses.get(v, 0)
+
+    def is_single(self, v: Value) -> bool:
+        return self.uses.get(v, 1) <= 1
+
+    # Reading from what was written ------------------------------------------------
+
+    def overwrite(self, n: Node) -> None:
+        """Forget what can be read from arrays that a node may write into."""
+        over: Sequence[Operand] = ()
+        if n.regions:
+            over = n.operands
+        elif n.op.kind is Kind.SCATTER:
+            over = n.operands[:1]
+        gone = {x for x in map(self.operand, over) if isinstance(x, Value)}
+        for v, view in list(self.found.items()):
+            if view.operands[0] in gone:
+                del self.found[v]
+
+    def redirect(self, n: Node) -> None:
+        """Let a node read what is part of an array from there."""
+        for x in dict.fromkeys(n.operands):
+            v = self.operand(x)
+            view = self.found.get(v) if isinstance(v, Value) else None
+            if view is not None and isinstance(x, Value):
+                new = super().apply(view.op, view.operands, view.attrs, hint=x.name)
+                if type_of(new) == x.type:
+                    self.values[x] = new
+
+    def noted(self, v: Value, whole: Any, steps: Sequence[Step]) -> Any:
+        """Note that `v` is a part of `whole`; returns `whole`."""
+        if not self.is_single(v):
+            op, operands, attrs = _joined(steps)
+            self.found[v] = Node(op, (whole, *operands), attrs)
+        return whole
+
+    # Rules ------------------------------------------------------------------------
+
+    def write_into_write(self, b: Any, node: Node, definition: Any) -> Any:
+        """Put what an inner write puts into its part straight into the outer base."""
+        if not _writes(node):
+            return None
+        x, new = node.operands[:2]
+        inner = definition(new)
+        if not isinstance(new, Value) or not _writes(inner) or not _fills(node, new):
+            return None
+        under = inner.operands[0]
+        if node.op.accumulates:
+            if not self.adds_to_zero(new):
+                return None
+            is_zero = self.is_zero(under)
+        elif not self.is_single(new) and not self.leads_to(under, node):
+            return None
+        else:
+            is_zero = False
+        rest = indices_of(node)
+        base = x if is_zero else self.apply(node.op, (x, under, *rest), node.attrs)
+        steps = steps_of(node)
+        adds = node.op.accumulates or inner.op.accumulates
+        return self.noted(new, self.written(base, steps, inner, adds), steps)
+
+    def written(self, base: Any, steps: Sequence[Step], inner: Node, adds: bool) -> Any:
+        """Write what `inner` writes into the part `steps` of `base`."""
+        op, indices, attrs = _joined((*steps, *steps_of(inner)))
+        twin = op.scatter_add if adds else op.scatter
+        assert twin is not None
+        operands = (base, inner.operands[1], *indices)
+        return self.apply(OPS[twin], operands, attrs, hint=base.name)
+
+    def leads_to(self, under: Operand, node: Node) -> bool:
+        """Tell whether `under` is the part that a node writes, with parts replaced."""
+        d = self.definition(under)
+        if d is None:
+            return False
+        if _writes(d):
+            return self.leads_to(d.operands[0], node)
+        return self.is_part(d, node)
+
+    def is_part(self, d: Node, node: Node) -> bool:
+        same = d.op.name == node.op.of and d.operands[0] is node.operands[0]
+        return same and same_place(d, node, 1)
+
+    def is_zero(self, x: Operand) -> bool:
+        d = self.definition(x)
+        return d is not None and d.op is FULL and is_number(d.operands[0], 0)
+
+    def adds_to_zero(self, x: Operand) -> bool:
+        """Tell whether a value is zeros with additions, and used only here."""
+        d = self.definition(x)
+        if d is None or not isinstance(x, Value) or not self.is_single(x):
+            return False
+        if not _writes(d):
+            return False
+        under = d.operands[0]
+        return self.is_zero(under) or (d.op.accumulates and self.adds_to_zero(under))
+
+    def write_between_views(self, b: Any, node: Node, definition: Any) -> Any:
+        """Undo a view and its inverse around writes: they are writes of a part."""
+        if node.op.kind is not Kind.VIEW or node.op.overlapping or indices_of(node):
+            return None
+        inner = definition(node.operands[0])
+        if not _writes(inner):
+            return None
+        found = self.through(node, inner)
+        if found is None:
+            return None
+        whole, steps = found
+        return self.noted(inner.result, whole, steps)
+
+    def through(self, outer: Node, inner: Node) -> tuple[Any, Sequence[Step]] | None:
+        """Return the root of an inner write, with it done, and the views on the way."""
+        writes = [inner]
+        while _writes(self.definition(writes[-1].operands[0])):
+            d = self.definition(writes[-1].operands[0])
+            assert d is not None
+            writes.append(d)
+        chain: list[Node] = []
+        x = writes[-1].operands[0]
+        while (view := self.definition(x)) is not None:
+            if view.op.kind is not Kind.VIEW or view.op.overlapping:
+                return None
+            chain.insert(0, view)
+            x = view.operands[0]
+            if type_of(x) == outer.result.type and _undoes(outer, chain):
+                steps = [step for v in chain for step in steps_of(v)]
+                whole: Any = x
+                for write in reversed(writes):
+                    whole = self.written(whole, steps, write, write.op.accumulates)
+                return whole, steps
+        return None
+
+
+def _joined(steps: Sequence[Step]) -> tuple[Op, tuple[Any, ...], dict[str, Any]]:
+    """Return views one after the other as one: its op, indices and attributes."""
+    indices = tuple(i for step in steps for i in step.indices)
+    if len(steps) == 1:
+        return steps[0].op, indices, dict(steps[0].attrs)
+    return PART, indices, {"steps": tuple(coded(s.op, s.attrs) for s in steps)}
+
+
+def _undoes(outer: Node, chain: Sequence[Node]) -> bool:
+    """Tell whether `outer` gives back what the views in `chain` are taken from."""
+    shape = outer.result.type.shape
+    start = place(shape, [dims.symbol(f"@{k}") for k in range(len(shape))])
+    if any(isinstance(x, Value) for view in chain for x in indices_of(view)):
+        return False
+    index = start
+    for view in (outer, *reversed(chain)):
+        index = base_index(view, index, index_dims(view))
+    return linear(index, shape) == linear(start, shape)
+
+
+# ---------------------------------------------------------------- loops
+
+
+def _sunk(block: Block, names: IRBuilder) -> Block:
+    """See Note [loops that fill a part]."""
+    nodes = list(block.nodes)
+    while any(_sink_one(nodes, p, block, names) for p in _loops(nodes)):
+        pass
+    for p, node in enumerate(nodes):
+        if node.regions:
+            regions = tuple(_sunk(r, names) for r in node.regions)
+            nodes[p] = Node(
+                node.op, node.operands, node.attrs, node.results, regions, node.loc
+            )
+    return Block(block.params, tuple(nodes), block.results)
+
+
+def _loops(nodes: Sequence[Node]) -> Iterator[int]:
+    yield from (p for p, n in enumerate(nodes) if n.op.kind in LOOPS)
+
+
+def _used(node: Node) -> Iterator[Operand]:
+    yield from node.operands
+    for region in node.regions:
+        yield from free_values(region)
+
+
+def _sink_one(nodes: list[Node], p: int, block: Block, names: IRBuilder) -> bool:
+    """Let the loop at `p` work on the part that its result fills, if one does."""
+    loop = nodes[p]
+    later = nodes[p + 1 :]
+    for k, r in enumerate(loop.results):
+        users = [n for n in later if any(x is r for x in _used(n))]
+        if len(users) != 1 or any(x is r for x in block.results):
+            continue
+        (write,) = users
+        if _sinks(loop, r, write, later, block):
+            at = nodes.index(write)
+            nodes[p : p + 1] = _filling(loop, k, write, names)
+            nodes.remove(write)
+            assert at > p
+            return True
+    return False
+
+
+def _sinks(
+    loop: Node, r: Value, write: Node, later: Sequence[Node], block: Block
+) -> bool:
+    if not _writes(write) or write.op.accumulates or write.operands[1] is not r:
+        return False
+    if sum(x is r for x in write.operands) > 1 or not _fills(write, r):
+        return False
+    x, _, *rest = write.operands
+    between = later[: later.index(write)]
+    made = {v for n in (loop, *between) for v in n.results}
+    if any(y in made for y in (x, *rest) if isinstance(y, Value)):
+        return False
+    sizes = {defined_symbol(n) for n in (loop, *between)}
+    if any(dims.symbols_of(d) & sizes for d in dims_of_node(write)):
+        return False
+    others = (y for n in (loop, *later) if n is not write for y in _used(n))
+    return not any(y is x for y in (*others, *block.results))
+
+
+def _filling(loop: Node, k: int, write: Node, names: IRBuilder) -> tuple[Node, Node]:
+    """Return the initial write and the loop whose carry `k` is what `write` gives."""
+    x, _, *rest = write.operands
+    assert isinstance(x, Value)
+    whole = x.type.array()
+    first, last = loop.regions[0], loop.regions[-1]
+    start = Value(names.name(x.name), whole)
+    carry = Value(names.name(x.name), whole)
+    after = Value(names.name(x.name), whole)
+    part = Value(names.name(first.params[k].name), first.params[k].type)
+
+    def put(base: Value, new: Operand, result: Value) -> Node:
+        operands = (base, new, *rest)
+        return Node(write.op, operands, write.attrs, (result,), (), write.loc)
+
+    view = Node(view_of(write), (carry, *rest), write.attrs, (part,), (), write.loc)
+    swap = {first.params[k]: part}
+    inside = with_operands(loop, swap)
+    params = tuple(carry if j == k else q for j, q in enumerate(first.params))
+    regions = []
+    for region in inside.regions:
+        nodes, yields = region.nodes, list(region.results)
+        if region is inside.regions[-1]:
+            nodes = (*nodes, put(carry, yields[k], after))
+            yields[k] = after
+        if region is inside.regions[0]:
+            nodes = (view, *nodes)
+        own = params if region is inside.regions[0] else last.params
+        regions.append(Block(own, nodes, tuple(yields)))
+    operands = (*loop.operands[:k], start, *loop.operands[k + 1 :])
+    results = (*loop.results[:k], write.result, *loop.results[k + 1 :])
+    new = Node(loop.op, operands, loop.attrs, results, tuple(regions), loop.loc)
+    return put(x, loop.operands[k], start), new
