@@ -242,7 +242,9 @@ def is_dim(x: Operand) -> bool:
 def filled(b: ScopedBuilder, new: Operand, like: Value) -> Any:
     """Return `new` with the dtype and shape of `like`."""
     have, want = type_of(new), type_of(like)
-    if not have.shape and not isinstance(new, Value):
+    if have == want:
+        return new
+    if not have.shape and not (isinstance(new, Value) and want.shape):
         return b.full(new, shape=want.shape, dtype=want.dtype)
     new = b.cast(new, want)
     return new if have.shape == want.shape else b.broadcast_to(new, shape=want.shape)
@@ -290,6 +292,10 @@ def _cast_twice(b: ScopedBuilder, m: Match) -> Any:
     return b.astype(m["x"], dtype=m.node.attrs["dtype"])
 
 
+def _sum_of_one(b: ScopedBuilder, m: Match) -> Any:
+    return None if m.node.attrs["axis"] else m["x"]
+
+
 def _sum_of_equals(b: ScopedBuilder, m: Match) -> Any:
     out, summed = m.node.result.type, type_of(m.node.operands[0])
     if summed.dtype != out.dtype or out.dtype.kind not in "fiu":
@@ -304,6 +310,7 @@ CASTS = _rows(
     (pattern("astype", pattern("astype", "x")), _cast_twice),
     (pattern("item", "x"), _x),
     (pattern("number", "x"), _x),
+    (pattern("sum", "x"), _sum_of_one),
     (pattern("sum", pattern("full", "x")), _sum_of_equals),
     (
         pattern("full", pattern("full", "x")),

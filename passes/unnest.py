@@ -52,12 +52,13 @@ from ..ir.func import (
 from ..ir.op import OPS, Kind, Op, Step
 from ..ir.ops.part import coded
 from .dce import dce
-from .rules import FULL, is_number, same_place, scatter_over_scatter
+from .rules import FULL, added_to_zero, is_number, same_place, scatter_over_scatter
 from .scope import defined_symbol, operands_within, with_operands
 from .simplify import Rewriter
 
 PART = OPS["part"]
 LOOPS = (Kind.FOR, Kind.WHILE)
+NEAR = 16  # additions that are looked through
 
 
 def unnest(f: Func) -> Func:
@@ -102,7 +103,13 @@ def _fills(node: Node, new: Value) -> bool:
 
 class _Unnester(Rewriter):
     def __init__(self, f: Func) -> None:
-        rules = (scatter_over_scatter, self.write_into_write, self.write_between_views)
+        rules = (
+            scatter_over_scatter,
+            added_to_zero,
+            self.add_where_zero,
+            self.write_into_write,
+            self.write_between_views,
+        )
         super().__init__(f, {}, rules)
         self.uses: dict[Value, int] = {}
         for x in (*(x for n in f.nodes for x in operands_within(n)), *f.results):
@@ -157,27 +164,50 @@ class _Unnester(Rewriter):
     # Rules ------------------------------------------------------------------------
 
     def write_into_write(self, b: Any, node: Node, definition: Any) -> Any:
-        """Put what an inner write puts into its part straight into the outer base."""
+        """Put what inner writes put into their parts straight into the outer base."""
         if not _writes(node):
             return None
         x, new = node.operands[:2]
-        inner = definition(new)
-        if not isinstance(new, Value) or not _writes(inner) or not _fills(node, new):
+        if not isinstance(new, Value) or not _fills(node, new):
             return None
-        under = inner.operands[0]
-        if node.op.accumulates:
-            if not self.adds_to_zero(new):
+        adds, rest, steps = node.op.accumulates, indices_of(node), steps_of(node)
+        writes = self.chain(new)
+        under = writes[-1].operands[0] if writes else new
+        if not writes:
+            return None
+        if adds:
+            if not self.adds_to_zero(new, writes):
                 return None
-            is_zero = self.is_zero(under)
-        elif not self.is_single(new) and not self.leads_to(under, node):
-            return None
+            base = x
+        elif self.is_part(under, node):
+            base = x
         else:
-            is_zero = False
-        rest = indices_of(node)
-        base = x if is_zero else self.apply(node.op, (x, under, *rest), node.attrs)
-        steps = steps_of(node)
-        adds = node.op.accumulates or inner.op.accumulates
-        return self.noted(new, self.written(base, steps, inner, adds), steps)
+            single = self.single(new, writes)
+            if not single:
+                return None
+            writes = single
+            under = writes[-1].operands[0]
+            base = self.apply(node.op, (x, under, *rest), node.attrs)
+        for w in reversed(writes):
+            base = self.written(base, steps, w, adds or w.op.accumulates)
+        return base if adds else self.noted(new, base, steps)
+
+    def chain(self, x: Operand) -> list[Node]:
+        """Return the writes that make a value from another one, the last one first."""
+        writes: list[Node] = []
+        while (d := self.definition(x)) is not None and _writes(d):
+            writes.append(d)
+            x = d.operands[0]
+        return writes
+
+    def single(self, new: Value, writes: Sequence[Node]) -> list[Node]:
+        """Return the last writes of a chain whose values nobody else needs."""
+        found: list[Node] = []
+        for w in writes:
+            if not self.is_single(w.result):
+                break
+            found.append(w)
+        return found
 
     def written(self, base: Any, steps: Sequence[Step], inner: Node, adds: bool) -> Any:
         """Write what `inner` writes into the part `steps` of `base`."""
@@ -187,32 +217,51 @@ class _Unnester(Rewriter):
         operands = (base, inner.operands[1], *indices)
         return self.apply(OPS[twin], operands, attrs, hint=base.name)
 
-    def leads_to(self, under: Operand, node: Node) -> bool:
-        """Tell whether `under` is the part that a node writes, with parts replaced."""
-        d = self.definition(under)
-        if d is None:
-            return False
-        if _writes(d):
-            return self.leads_to(d.operands[0], node)
-        return self.is_part(d, node)
-
-    def is_part(self, d: Node, node: Node) -> bool:
-        same = d.op.name == node.op.of and d.operands[0] is node.operands[0]
-        return same and same_place(d, node, 1)
+    def is_part(self, x: Operand, node: Node) -> bool:
+        """Tell whether `x` is the very part of its base that a node writes."""
+        d = self.definition(x)
+        same = d is not None and d.op.name == node.op.of
+        return (
+            d is not None
+            and same
+            and d.operands[0] is node.operands[0]
+            and same_place(d, node, 1)
+        )
 
     def is_zero(self, x: Operand) -> bool:
         d = self.definition(x)
         return d is not None and d.op is FULL and is_number(d.operands[0], 0)
 
-    def adds_to_zero(self, x: Operand) -> bool:
-        """Tell whether a value is zeros with additions, and used only here."""
-        d = self.definition(x)
-        if d is None or not isinstance(x, Value) or not self.is_single(x):
-            return False
-        if not _writes(d):
-            return False
-        under = d.operands[0]
-        return self.is_zero(under) or (d.op.accumulates and self.adds_to_zero(under))
+    def adds_to_zero(self, new: Value, writes: Sequence[Node]) -> bool:
+        """Tell whether a chain is zeros with additions, and used only here."""
+        *later, first = writes
+        return (
+            self.is_zero(first.operands[0])
+            and all(w.op.accumulates for w in later)
+            and len(self.single(new, writes)) == len(writes)
+        )
+
+    def add_where_zero(self, b: Any, node: Node, definition: Any) -> Any:
+        """Put into a part that was set to zero, under additions to other parts."""
+        if not node.op.accumulates or not _writes(node):
+            return None
+        above: list[Node] = []
+        under = definition(node.operands[0])
+        while under is not None and under.op.accumulates and len(above) < NEAR:
+            if not self.is_single(under.result):
+                return None
+            above.append(under)
+            under = definition(under.operands[0])
+        if under is None or not above or not self.is_single(under.result):
+            return None
+        if under.op.of != node.op.of or under.op.accumulates:
+            return None
+        if not is_number(under.operands[1], 0) or not same_place(node, under, 2):
+            return None
+        base = self.apply(under.op, (under.operands[0], *node.operands[1:]), node.attrs)
+        for w in reversed(above):
+            base = self.apply(w.op, (base, *w.operands[1:]), w.attrs)
+        return base
 
     def write_between_views(self, b: Any, node: Node, definition: Any) -> Any:
         """Undo a view and its inverse around writes: they are writes of a part."""
@@ -229,11 +278,7 @@ class _Unnester(Rewriter):
 
     def through(self, outer: Node, inner: Node) -> tuple[Any, Sequence[Step]] | None:
         """Return the root of an inner write, with it done, and the views on the way."""
-        writes = [inner]
-        while _writes(self.definition(writes[-1].operands[0])):
-            d = self.definition(writes[-1].operands[0])
-            assert d is not None
-            writes.append(d)
+        writes = [inner, *self.chain(inner.operands[0])]
         chain: list[Node] = []
         x = writes[-1].operands[0]
         while (view := self.definition(x)) is not None:
