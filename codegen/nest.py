@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..ir import dims
 from ..ir.access import (
     Index,
@@ -179,6 +181,8 @@ class Nest:
         for n, k in enumerate(used):
             template = template.replace(f"{{i{k}}}", f"{{{count + n}}}")
             args.append(at(index[k]))
+        if node.op.arbitrary:
+            return Lit(np.zeros((), v.type.dtype).item(), v.type.dtype)
         if template == "{0}":
             return cast(args[0], v.type.dtype)
         return Apply(template, tuple(args), v.type.dtype)
@@ -341,7 +345,8 @@ def _nest(
         for (r, node, out), b in zip(roots, buffers, strict=True):
             _root(nest, r, node, out, b)
     loops = [axes[k] for k in order] if order else axes
-    _assemble(nest, loops, body)
+    if body or nest.stores or nest.reductions:
+        _assemble(nest, loops, body)
     for node, flag in nest.flags.items():
         nest.fail_gather(node, flag)
     for (_, node, out), b in zip(roots, buffers, strict=True):
@@ -392,6 +397,8 @@ def _warm(nest: Nest, nodes: Sequence[Node], space: Shape) -> None:
 def _root(nest: Nest, r: Value, node: Node, out: Value, b: Buffer | None) -> None:
     low = nest.low
     match node.op.kind:
+        case Kind.CREATION if node.op.arbitrary and b is not None:
+            pass
         case Kind.REDUCTION:
             _reduction(nest, node, out, b)
         case Kind.SCATTER:

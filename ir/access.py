@@ -348,9 +348,9 @@ def need_of(write: Access, read: Access, facts: Facts) -> Need:
     """
     if write.index is None or read.index is None:
         return CLASH
-    pairs = list(zip(write.index, read.index, strict=True))
-    if any(_apart(w, write.space, r, read.space, facts) for w, r in pairs):
+    if disjoint(write, read, facts):
         return FREE
+    pairs = list(zip(write.index, read.index, strict=True))
     same_space = [d for _, d in write.space] == [d for _, d in read.space]
     if not same_space or not _injective(write):
         return CLASH
@@ -363,6 +363,14 @@ def need_of(write: Access, read: Access, facts: Facts) -> Need:
                 return Need(k, step)
         return CLASH
     return FREE
+
+
+def disjoint(a: Access, b: Access, facts: Facts) -> bool:
+    """Tell whether two accesses never meet, at any points."""
+    if a.index is None or b.index is None:
+        return False
+    pairs = zip(a.index, b.index, strict=True)
+    return any(_apart(x, a.space, y, b.space, facts) for x, y in pairs)
 
 
 def _distance(s: Symbol, pairs: Sequence[tuple[Dim, Dim]]) -> Dim | None:

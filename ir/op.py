@@ -163,6 +163,7 @@ class Op:
     steps: Callable[..., Sequence[Step]] | None = None
     overlapping: bool = False  # a view in which one element can appear twice
     decides_layout: bool = False  # a view only where strides allow it, else a copy
+    arbitrary: bool = False  # a creation that leaves open what the elements are
     weak: bool = False  # an operator of Python: Python numbers in, Python number out
     cost: int = 1  # elementwise: about how many flops; 20 for a transcendental
 

@@ -16,10 +16,11 @@ A buffer may be overwritten where all of this is proven:
   with an attribute `order` has a 1 or -1 for each loop.
 
 Note [copies]
-Where only views of a buffer are still read, after the node or by it in the wrong order,
-these are copied before it, if they are smaller than the copy that this saves. A scatter
-whose `new` is such a view of its base gets a copy of `new`, which is never larger than
-the base.
+What reads an array stands before what writes into it, where neither needs the other
+the other way round. Where only views of a buffer are still read, after the node or by
+it in the wrong order, these are copied before it, if they are smaller than the copy
+that this saves. A scatter whose `new` is such a view of its base gets a copy of `new`,
+which is never larger than the base.
 
 Note [updated parameters]
 Memory of a parameter that the Func updates is the program's too, but the caller sees
@@ -49,12 +50,23 @@ from ..ir.access import (
     writes_of,
 )
 from ..ir.build import IRBuilder, names_in
-from ..ir.dims import Facts, Symbol, symbol
-from ..ir.func import Block, Copier, Func, Node, Operand, Value, free_values, type_of
+from ..ir.dims import Expr, Facts, Symbol, symbol, symbols_of
+from ..ir.func import (
+    Block,
+    Copier,
+    Func,
+    Node,
+    Operand,
+    Value,
+    dims_of_node,
+    free_values,
+    type_of,
+    walk,
+)
 from ..ir.op import OPS, Kind
 from ..ir.types import Shape
 from ..ir.verify import loop_facts
-from .scope import with_operands
+from .scope import defined_symbol, views_first, with_operands
 
 LOOPS = (Kind.FOR, Kind.WHILE)
 
@@ -309,10 +321,50 @@ class _Scan:
 
     def __init__(self, plan: _Plan, b: Block) -> None:
         self.plan = plan
-        self.nodes = list(b.nodes)
+        self.nodes = views_first(b.nodes)
         self.results = b.results
         self.safe: int | None = None
         self.look()
+        if self.reads_first():
+            self.look()
+
+    def reads_first(self) -> bool:
+        """Move what reads an array in front of what writes into it."""
+        moved = False
+        for write in [n for n in self.nodes if any(True for _ in _bases(n))]:
+            bases = set(_bases(write))
+            if all(self.last.get(x, -1) <= self.nodes.index(write) for x in bases):
+                continue
+            k = self.nodes.index(write) + 1
+            while k < len(self.nodes):
+                node = self.nodes[k]
+                late = any(self.plan.shown(v) in bases for v in _used(node))
+                if late and node.op.kind is not Kind.VIEW and self.move(k, write):
+                    moved = True
+                k += 1
+        return moved
+
+    def move(self, k: int, write: Node) -> bool:
+        """Move node k and what it needs in front of `write`, if that is possible."""
+        start = self.nodes.index(write)
+        needed, taken = {*_needs(self.nodes[k])}, [k]
+        for j in range(k - 1, start - 1, -1):
+            node = self.nodes[j]
+            if needed.isdisjoint(_defines(node)):
+                continue
+            if node is write or any(True for _ in _bases(node)):
+                return False
+            needed |= _needs(node)
+            taken.insert(0, j)
+        shown = self.plan.shown
+        own = set(_bases(self.nodes[k]))
+        for j in range(start, k):
+            if j not in taken and any(shown(v) in own for v in _used(self.nodes[j])):
+                return False
+        chosen = [self.nodes[j] for j in taken]
+        rest = [n for j, n in enumerate(self.nodes[start:], start) if j not in taken]
+        self.nodes[start:] = [*chosen, *rest]
+        return True
 
     def look(self) -> None:
         """Find the last node that reads each value, through views too."""
@@ -384,6 +436,21 @@ def _used(node: Node) -> Iterator[Value]:
     yield from (x for x in node.operands if isinstance(x, Value))
     for region in node.regions:
         yield from free_values(region)
+
+
+def _needs(node: Node) -> set[Value | Symbol]:
+    """Return the values and symbols that a node uses, in its regions too."""
+    inner = (n for r in node.regions for n in walk(r))
+    dims_used = (d for n in (node, *inner) for d in dims_of_node(n))
+    results = (x for r in node.regions for x in r.results if isinstance(x, Expr))
+    return {*_used(node), *(s for d in (*dims_used, *results) for s in symbols_of(d))}
+
+
+def _defines(node: Node) -> Iterator[Value | Symbol]:
+    yield from node.results
+    s = defined_symbol(node)
+    if s is not None:
+        yield s
 
 
 def _bases(node: Node) -> Iterator[Value]:

@@ -370,7 +370,7 @@ def same_place(node: Node, scatter: Node, skip: int) -> bool:
 
 
 def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
-    """Skip a write that the next one covers, and one that puts back what is there."""
+    """Skip a write that the next one covers, and one of what is there or of nothing."""
     op = node.op
     if op.kind is not Kind.SCATTER or op.accumulates or op.overlapping:
         return None
@@ -378,6 +378,8 @@ def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -
     if under is not None and under.op is op and same_place(node, under, 2):
         return b.apply(op, (under.operands[0], *node.operands[1:]), node.attrs)
     new = definition(node.operands[1])
+    if new is not None and new.op.arbitrary:
+        return node.operands[0]
     if new is not None and op.of == new.op.name and same_place(new, node, 1):
         if new.operands[0] is node.operands[0]:
             return node.operands[0]

@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from ..ir import dims
 from ..ir.build import IRBuilder
 from ..ir.dims import Dim, Expr, Strict, Symbol
-from ..ir.func import Block, Copier, Func, Node, Operand, Value, walk
+from ..ir.func import (
+    Block,
+    Copier,
+    Func,
+    Node,
+    Operand,
+    Value,
+    dims_of_node,
+    walk,
+)
 from ..ir.op import Kind
 from ..ir.verify import loop_facts
 
@@ -137,3 +146,26 @@ def operands_within(node: Node) -> Iterator[Operand]:
 def pairs(a: Sequence[Value], b: Sequence[Operand]) -> Iterator[tuple[Value, Operand]]:
     """Zip values with operands; the lengths must agree."""
     return zip(a, b, strict=True)
+
+
+def views_first(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes of a block with every view right after what it is taken from.
+
+    Views cost nothing. So later reads are seen to be of what was there before a write.
+    """
+    made: dict[Value | Symbol, int] = {}
+    for k, node in enumerate(nodes):
+        made.update(dict.fromkeys(node.results, k))
+        s = defined_symbol(node)
+        if s is not None:
+            made.setdefault(s, k)
+    places = list(range(len(nodes)))
+    for k, node in enumerate(nodes):
+        if node.op.kind is Kind.VIEW:
+            used: set[Value | Symbol] = set()
+            used.update(x for x in node.operands if isinstance(x, Value) and x in made)
+            for d in dims_of_node(node):
+                used |= dims.symbols_of(d) & made.keys()
+            places[k] = max((places[made[x]] for x in used), default=-1)
+    order = sorted(range(len(nodes)), key=lambda k: (places[k], k))
+    return [nodes[k] for k in order]

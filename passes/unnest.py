@@ -29,6 +29,7 @@ from typing import Any
 from ..ir import dims
 from ..ir.access import (
     base_index,
+    disjoint,
     index_dims,
     indices_of,
     linear,
@@ -36,6 +37,7 @@ from ..ir.access import (
     place,
     steps_of,
     view_of,
+    writes_of,
 )
 from ..ir.build import IRBuilder, names_in
 from ..ir.func import (
@@ -53,7 +55,7 @@ from ..ir.op import OPS, Kind, Op, Step
 from ..ir.ops.part import coded
 from .dce import dce
 from .rules import FULL, added_to_zero, is_number, same_place, scatter_over_scatter
-from .scope import defined_symbol, operands_within, with_operands
+from .scope import defined_symbol, operands_within, views_first, with_operands
 from .simplify import Rewriter
 
 PART = OPS["part"]
@@ -107,6 +109,7 @@ class _Unnester(Rewriter):
             scatter_over_scatter,
             added_to_zero,
             self.add_where_zero,
+            self.zero_last,
             self.write_into_write,
             self.write_between_views,
         )
@@ -263,6 +266,20 @@ class _Unnester(Rewriter):
             base = self.apply(w.op, (base, *w.operands[1:]), w.attrs)
         return base
 
+    def zero_last(self, b: Any, node: Node, definition: Any) -> Any:
+        """Set a part to zero after additions to other parts, which may read it."""
+        under = definition(node.operands[0]) if node.op.accumulates else None
+        if under is None or not _writes(node) or not _writes(under):
+            return None
+        if under.op.accumulates or not is_number(under.operands[1], 0):
+            return None
+        if not self.is_single(under.result) or not disjoint(
+            writes_of(under), writes_of(node), self.facts
+        ):
+            return None
+        x = self.apply(node.op, (under.operands[0], *node.operands[1:]), node.attrs)
+        return self.apply(under.op, (x, *under.operands[1:]), under.attrs)
+
     def write_between_views(self, b: Any, node: Node, definition: Any) -> Any:
         """Undo a view and its inverse around writes: they are writes of a part."""
         if node.op.kind is not Kind.VIEW or node.op.overlapping or indices_of(node):
@@ -320,7 +337,7 @@ def _undoes(outer: Node, chain: Sequence[Node]) -> bool:
 
 def _sunk(block: Block, names: IRBuilder) -> Block:
     """See Note [loops that fill a part]."""
-    nodes = list(block.nodes)
+    nodes = views_first(block.nodes)
     while any(_sink_one(nodes, p, block, names) for p in _loops(nodes)):
         pass
     for p, node in enumerate(nodes):

@@ -266,7 +266,7 @@ def test_decomposition_computes_the_op(case: Case) -> None:
 
 # ---------------------------------------------------------------- symbolic shapes
 
-UNSIZED = {"full", "arange", "constant", "item", "number"}
+UNSIZED = {"full", "empty", "arange", "constant", "item", "number"}
 
 
 def symbolic(case: Case, sized: bool) -> tuple[list[Type], dict[str, Any], Any]:
