@@ -511,6 +511,8 @@ class _Fuser:
                 self.copy_node(node, x, inner, nodes, needed, owner, u)
             return inner[v]
 
+        shown = self.shown_by_scatters(u)
+        u.roots = [r for r in u.roots if r not in shown]
         for r in u.roots:
             copy(r)
         if len(nodes) == 1:
@@ -519,7 +521,28 @@ class _Fuser:
         results = tuple(inner[r] for r in u.roots)
         region = Block((), tuple(nodes), results)
         loc = self.nodes[self.at[u.roots[-1]]].loc
-        u.emitted = (Node(OPS["fused"], (), {}, tuple(u.roots), (region,), loc),)
+        fused = Node(OPS["fused"], (), {}, tuple(u.roots), (region,), loc)
+        u.emitted = (fused, *shown.values())
+
+    def shown_by_scatters(self, u: Unit) -> dict[Value, Node]:
+        """Return roots that are a part of another root, as views of it.
+
+        What is written into a part need not be stored a second time.
+        """
+        found: dict[Value, Node] = {}
+        for s in u.roots:
+            node = self.nodes[self.at[s]]
+            if node.op.kind is not Kind.SCATTER or view_of(node).kind is not Kind.VIEW:
+                continue
+            new = node.operands[1]
+            if node.op.accumulates or node.op.overlapping or new not in u.roots:
+                continue
+            assert isinstance(new, Value)
+            if new.type == part_type(node) and new not in self.source.results:
+                operands = (s, *indices_of(node))
+                view = view_of(node)
+                found[new] = Node(view, operands, node.attrs, (new,), (), node.loc)
+        return found
 
     def inward(self, node: Node, values: list[Value]) -> list[Value]:
         """Return the operands that may be computed inside; not a base in memory."""

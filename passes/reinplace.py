@@ -66,7 +66,7 @@ from ..ir.func import (
 from ..ir.op import OPS, Kind
 from ..ir.types import Shape
 from ..ir.verify import loop_facts
-from .scope import defined_symbol, views_first, with_operands
+from .scope import defined_symbol, values_of, views_first, with_operands
 
 LOOPS = (Kind.FOR, Kind.WHILE)
 
@@ -338,7 +338,7 @@ class _Scan:
             k = self.nodes.index(write) + 1
             while k < len(self.nodes):
                 node = self.nodes[k]
-                late = any(self.plan.shown(v) in bases for v in _used(node))
+                late = any(self.plan.shown(v) in bases for v in values_of(node))
                 if late and node.op.kind is not Kind.VIEW and self.move(k, write):
                     moved = True
                 k += 1
@@ -359,7 +359,9 @@ class _Scan:
         shown = self.plan.shown
         own = set(_bases(self.nodes[k]))
         for j in range(start, k):
-            if j not in taken and any(shown(v) in own for v in _used(self.nodes[j])):
+            if j not in taken and any(
+                shown(v) in own for v in values_of(self.nodes[j])
+            ):
                 return False
         chosen = [self.nodes[j] for j in taken]
         rest = [n for j, n in enumerate(self.nodes[start:], start) if j not in taken]
@@ -373,7 +375,7 @@ class _Scan:
         shown = self.plan.shown
         self.last: dict[Value, int] = {}
         for k, node in enumerate(self.nodes):
-            for v in _used(node):
+            for v in values_of(node):
                 self.last[shown(v)] = k
         for x in self.results:
             if isinstance(x, Value):
@@ -407,7 +409,7 @@ class _Scan:
     def still_read(self, k: int, x: Value) -> list[Value]:
         """Return what is read of `x` from node k on, if those are views of it."""
         after = {v for n in self.nodes[k:] for v in n.results}
-        used = [v for n in self.nodes[k + 1 :] for v in _used(n)]
+        used = [v for n in self.nodes[k + 1 :] for v in values_of(n)]
         used += [v for v in self.results if isinstance(v, Value)]
         if self.nodes[k].op.kind in LOOPS:
             used += [v for r in self.nodes[k].regions for v in free_values(r)]
@@ -432,18 +434,15 @@ class _Scan:
         self.look()
 
 
-def _used(node: Node) -> Iterator[Value]:
-    yield from (x for x in node.operands if isinstance(x, Value))
-    for region in node.regions:
-        yield from free_values(region)
-
-
 def _needs(node: Node) -> set[Value | Symbol]:
     """Return the values and symbols that a node uses, in its regions too."""
     inner = (n for r in node.regions for n in walk(r))
     dims_used = (d for n in (node, *inner) for d in dims_of_node(n))
     results = (x for r in node.regions for x in r.results if isinstance(x, Expr))
-    return {*_used(node), *(s for d in (*dims_used, *results) for s in symbols_of(d))}
+    return {
+        *values_of(node),
+        *(s for d in (*dims_used, *results) for s in symbols_of(d)),
+    }
 
 
 def _defines(node: Node) -> Iterator[Value | Symbol]:

@@ -16,6 +16,7 @@ from ..ir.func import (
     Operand,
     Value,
     dims_of_node,
+    free_values,
     walk,
 )
 from ..ir.op import Kind
@@ -169,3 +170,24 @@ def views_first(nodes: Sequence[Node]) -> list[Node]:
             places[k] = max((places[made[x]] for x in used), default=-1)
     order = sorted(range(len(nodes)), key=lambda k: (places[k], k))
     return [nodes[k] for k in order]
+
+
+def views_last(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes of a block with every view right before its first use."""
+    maker = {v: k for k, n in enumerate(nodes) for v in n.results}
+    places = [len(nodes) if n.op.kind is Kind.VIEW else k for k, n in enumerate(nodes)]
+    for k in reversed(range(len(nodes))):
+        for v in values_of(nodes[k]):
+            j = maker.get(v)
+            if j is not None and nodes[j].op.kind is Kind.VIEW:
+                places[j] = min(places[j], places[k])
+    is_view = [n.op.kind is Kind.VIEW for n in nodes]
+    order = sorted(range(len(nodes)), key=lambda k: (places[k], not is_view[k], k))
+    return [nodes[k] for k in order]
+
+
+def values_of(node: Node) -> Iterator[Value]:
+    """Yield the values that a node uses, in its regions too."""
+    yield from (x for x in node.operands if isinstance(x, Value))
+    for region in node.regions:
+        yield from free_values(region)

@@ -47,7 +47,6 @@ from ..ir.func import (
     Operand,
     Value,
     dims_of_node,
-    free_values,
     type_of,
     walk,
 )
@@ -55,7 +54,14 @@ from ..ir.op import OPS, Kind, Op, Step
 from ..ir.ops.part import coded
 from .dce import dce
 from .rules import FULL, added_to_zero, is_number, same_place, scatter_over_scatter
-from .scope import defined_symbol, operands_within, views_first, with_operands
+from .scope import (
+    defined_symbol,
+    operands_within,
+    values_of,
+    views_first,
+    views_last,
+    with_operands,
+)
 from .simplify import Rewriter
 
 PART = OPS["part"]
@@ -120,6 +126,7 @@ class _Unnester(Rewriter):
                 self.uses[x] = self.uses.get(x, 0) + 1
         # Where a value can be read from: a node of a view that is not in the Func yet.
         self.found: dict[Value, Node] = {}
+        self.grown: dict[Operand, Node] = {}  # the write that an array comes from
 
     def node(self, n: Node) -> None:
         self.overwrite(n)
@@ -151,11 +158,20 @@ class _Unnester(Rewriter):
         """Let a node read what is part of an array from there."""
         for x in dict.fromkeys(n.operands):
             v = self.operand(x)
-            view = self.found.get(v) if isinstance(v, Value) else None
-            if view is not None and isinstance(x, Value):
-                new = super().apply(view.op, view.operands, view.attrs, hint=x.name)
+            if isinstance(x, Value) and isinstance(v, Value) and v in self.found:
+                new = self.read(v)
                 if type_of(new) == x.type:
                     self.values[x] = new
+
+    def read(self, v: Value) -> Any:
+        """Return a value, read from the array that it is part of."""
+        view = self.found.get(v)
+        if view is None:
+            return v
+        whole, *rest = view.operands
+        assert isinstance(whole, Value)
+        operands = (self.read(whole), *rest)
+        return super().apply(view.op, operands, view.attrs, hint=v.name)
 
     def noted(self, v: Value, whole: Any, steps: Sequence[Step]) -> Any:
         """Note that `v` is a part of `whole`; returns `whole`."""
@@ -182,8 +198,8 @@ class _Unnester(Rewriter):
             if not self.adds_to_zero(new, writes):
                 return None
             base = x
-        elif self.is_part(under, node):
-            base = x
+        elif (found := self.base_of(under, node)) is not None:
+            base = found
         else:
             single = self.single(new, writes)
             if not single:
@@ -193,7 +209,10 @@ class _Unnester(Rewriter):
             base = self.apply(node.op, (x, under, *rest), node.attrs)
         for w in reversed(writes):
             base = self.written(base, steps, w, adds or w.op.accumulates)
-        return base if adds else self.noted(new, base, steps)
+        if adds:
+            return base
+        self.grown[base] = node
+        return self.noted(new, base, steps)
 
     def chain(self, x: Operand) -> list[Node]:
         """Return the writes that make a value from another one, the last one first."""
@@ -220,16 +239,23 @@ class _Unnester(Rewriter):
         operands = (base, inner.operands[1], *indices)
         return self.apply(OPS[twin], operands, attrs, hint=base.name)
 
-    def is_part(self, x: Operand, node: Node) -> bool:
-        """Tell whether `x` is the very part of its base that a node writes."""
-        d = self.definition(x)
-        same = d is not None and d.op.name == node.op.of
-        return (
-            d is not None
-            and same
-            and d.operands[0] is node.operands[0]
-            and same_place(d, node, 1)
-        )
+    def base_of(self, under: Operand, node: Node) -> Value | None:
+        """Return the array whose part, at the place that a node writes, `under` is.
+
+        It is the base of the node, or differs from it in that part only.
+        """
+        d = self.definition(under)
+        if d is None or d.op.name != node.op.of or not same_place(d, node, 1):
+            return None
+        found = x = d.operands[0]
+        while x is not node.operands[0]:
+            write = self.grown.get(x) if isinstance(x, Value) else None
+            if write is None or write.op is not node.op:
+                return None
+            if not same_place(node, write, 2):
+                return None
+            x = write.operands[0]
+        return found if isinstance(found, Value) else None
 
     def is_zero(self, x: Operand) -> bool:
         d = self.definition(x)
@@ -346,17 +372,11 @@ def _sunk(block: Block, names: IRBuilder) -> Block:
             nodes[p] = Node(
                 node.op, node.operands, node.attrs, node.results, regions, node.loc
             )
-    return Block(block.params, tuple(nodes), block.results)
+    return Block(block.params, tuple(views_last(nodes)), block.results)
 
 
 def _loops(nodes: Sequence[Node]) -> Iterator[int]:
     yield from (p for p, n in enumerate(nodes) if n.op.kind in LOOPS)
-
-
-def _used(node: Node) -> Iterator[Operand]:
-    yield from node.operands
-    for region in node.regions:
-        yield from free_values(region)
 
 
 def _sink_one(nodes: list[Node], p: int, block: Block, names: IRBuilder) -> bool:
@@ -364,7 +384,7 @@ def _sink_one(nodes: list[Node], p: int, block: Block, names: IRBuilder) -> bool
     loop = nodes[p]
     later = nodes[p + 1 :]
     for k, r in enumerate(loop.results):
-        users = [n for n in later if any(x is r for x in _used(n))]
+        users = [n for n in later if any(x is r for x in values_of(n))]
         if len(users) != 1 or any(x is r for x in block.results):
             continue
         (write,) = users
@@ -392,7 +412,7 @@ def _sinks(
     sizes = {defined_symbol(n) for n in (loop, *between)}
     if any(dims.symbols_of(d) & sizes for d in dims_of_node(write)):
         return False
-    others = (y for n in (loop, *later) if n is not write for y in _used(n))
+    others = (y for n in (loop, *later) if n is not write for y in values_of(n))
     return not any(y is x for y in (*others, *block.results))
 
 
