@@ -376,11 +376,8 @@ def disjoint(a: Access, b: Access, facts: Facts) -> bool:
 def _distance(s: Symbol, pairs: Sequence[tuple[Dim, Dim]]) -> Dim | None:
     """Return how many iterations of a loop an element is written after it is read."""
     for w, r in pairs:
-        gap, slope = dims.add(r, dims.mul(w, -1)), _slope(w, s)
-        if _loops_in(w) != {s} or _loops_in(gap) or not isinstance(slope, int):
-            continue
-        start = dims.substitute(w, {s: 0})
-        if dims.add(start, dims.mul(slope, dims.symbol(s.name))) != w or not slope:
+        gap, slope = dims.add(r, dims.mul(w, -1)), _along(w, s)
+        if not slope or _loops_in(gap):
             continue
         if gap == 0 or abs(slope) == 1:
             return dims.mul(gap, slope)
@@ -436,8 +433,17 @@ def to_copy(clashing: Sequence[Access], limit: int) -> list[Value] | None:
 def _injective(a: Access) -> bool:
     """Tell whether every loop has an index of its own; else elements may repeat."""
     assert a.index is not None
-    own = [dims.symbols_of(d) for d in a.index]
-    return all(any(used == {s} for used in own) for s, _ in a.space)
+    return all(any(_along(d, s) for d in a.index) for s, _ in a.space)
+
+
+def _along(d: Dim, s: Symbol) -> int:
+    """Return by how much an index moves with a loop if it does with this one only."""
+    slope = _slope(d, s)
+    if _loops_in(d) != {s} or not isinstance(slope, int):
+        return 0
+    start = dims.substitute(d, {s: 0})
+    line = dims.add(start, dims.mul(slope, dims.symbol(s.name)))
+    return slope if line == d else 0
 
 
 def _apart(

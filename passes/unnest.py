@@ -248,6 +248,8 @@ class _Unnester(Rewriter):
         if d is None or d.op.name != node.op.of or not same_place(d, node, 1):
             return None
         found = x = d.operands[0]
+        if x is self.unchanged(node, x):
+            return node.operands[0] if isinstance(node.operands[0], Value) else None
         while x is not node.operands[0]:
             write = self.grown.get(x) if isinstance(x, Value) else None
             if write is None or write.op is not node.op:
@@ -256,6 +258,18 @@ class _Unnester(Rewriter):
                 return None
             x = write.operands[0]
         return found if isinstance(found, Value) else None
+
+    def unchanged(self, node: Node, x: Operand) -> Operand:
+        """Return `x`, or the array before it that has the same part for a node."""
+        y = node.operands[0]
+        while y is not x:
+            d = self.definition(y)
+            if d is None or not _writes(d):
+                break
+            if not disjoint(writes_of(d), writes_of(node), self.facts):
+                break
+            y = d.operands[0]
+        return y
 
     def is_zero(self, x: Operand) -> bool:
         d = self.definition(x)
