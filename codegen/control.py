@@ -262,12 +262,16 @@ def size(low: Lowering, node: Node) -> None:
     symbol = dims.as_symbol(node.attrs["count"])
     assert symbol is not None
     x = low.let(cast(low.element(node.operands[0], ()), I64))
-    low.fail_where(
-        compare("<", x, Lit(0, I64)),
-        ShapeError,
-        "size: negative dimensions are not allowed",
-        node.loc,
-    )
+    if symbol in low.known:  # computed again
+        low.values[node.result] = x
+        return
+    if node.attrs.get("checked"):
+        low.fail_where(
+            compare("<", x, Lit(0, I64)),
+            ShapeError,
+            "negative dimensions are not allowed",
+            node.loc,
+        )
     low.late.add(symbol)
     low.known.add(symbol)
     low.emit(Bind(symbol, x))

@@ -146,6 +146,11 @@ class IRBuilder(Builder):
         """The nodes of the innermost open block."""
         return self._stack[-1]
 
+    @property
+    def depth(self) -> int:
+        """The number of regions that are open."""
+        return len(self._stack) - 1
+
     def name(self, hint: str) -> str:
         """Return `hint`, or the first free `hint.N`; it is taken from then on."""
         root = hint or "t"
@@ -199,9 +204,9 @@ class IRBuilder(Builder):
         self._stack[-1].append(node)
 
     @contextmanager
-    def block(self) -> Iterator[list[Node]]:
-        """Collect what is built inside into a list of its own."""
-        self._stack.append([])
+    def block(self, nodes: list[Node] | None = None) -> Iterator[list[Node]]:
+        """Collect what is built inside into a list of its own, or at the end of one."""
+        self._stack.append([] if nodes is None else nodes)
         try:
             yield self._stack[-1]
         finally:

@@ -28,6 +28,7 @@ class _Verifier:
         self.f = f
         self.names: set[str] = set()
         self.symbols: set[Symbol] = set(f.symbols)
+        self.counted: set[Symbol] = set()  # defined by nodes
         self.views: dict[Value, Operand] = {}
 
     def run(self) -> None:
@@ -111,10 +112,11 @@ class _Verifier:
         if count is None or s is None:
             return facts
         if s in self.symbols:
-            if node.op.kind is Kind.SIZE:
+            if node.op.kind is Kind.SIZE and s not in self.counted:
                 raise IRError(f"symbol {s} is defined twice")
-            return facts  # a known size, which the op checks
+            return facts  # known already: the op checks it, or computes it again
         self.symbols.add(s)
+        self.counted.add(s)
         return facts if node.op.kind is Kind.SIZE else facts.having(count)
 
     def plain(self, node: Node) -> None:

@@ -409,8 +409,9 @@ class _Fuser:
         was_kept = self.is_kept(k)
         self.hard.add(x)
         if not was_kept:
-            units.append(Unit([k], self.level[k], self.keys[k]))
-            if self.keys[k] is None:  # a view: what it is a view of, too
+            if self.keys[k] is not None:
+                units.append(Unit([k], self.level[k], self.keys[k]))
+            else:  # a view, which has its unit: what it is a view of, too
                 for y in self.nodes[k].operands:
                     self.keep(y, units)
 

@@ -296,6 +296,11 @@ def _sum_of_one(b: ScopedBuilder, m: Match) -> Any:
     return None if m.node.attrs["axis"] else m["x"]
 
 
+def _x_of_value(b: ScopedBuilder, m: Match) -> Any:
+    # A dim that was made a value is an index that wraps and is checked.
+    return None if isinstance(m["x"], Expr) else m["x"]
+
+
 def _sum_of_equals(b: ScopedBuilder, m: Match) -> Any:
     out, summed = m.node.result.type, type_of(m.node.operands[0])
     if summed.dtype != out.dtype or out.dtype.kind not in "fiu":
@@ -309,7 +314,7 @@ CASTS = _rows(
     (pattern("astype", "x"), _x),
     (pattern("astype", pattern("astype", "x")), _cast_twice),
     (pattern("item", "x"), _x),
-    (pattern("number", "x"), _x),
+    (pattern("number", "x"), _x_of_value),
     (pattern("sum", "x"), _sum_of_one),
     (pattern("sum", pattern("full", "x")), _sum_of_equals),
     (

@@ -4,17 +4,44 @@ While a function is traced, every symbol has a hint: its value in this call. A q
 that the facts leave open is answered by the hints, and the answer becomes a fact, which
 is checked when the compiled code is entered. An equality is assumed by substitution:
 one symbol is replaced by what it must be.
+
+Indices of loops and integers that the program computes are symbols without a hint: they
+are *open*. What is asked of them is proven from what holds in the regions that are
+being traced, or from a fact about the arguments that suffices for every iteration. What
+stays open is a condition of the program (`if i > 0`), or, where Python needs the answer
+itself, `NeedsValue`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from ..ir import dims
 from ..ir.dims import Dim, Expr, Facts, Symbol
-from ..ir.errors import UnsupportedError
+from ..ir.errors import IndexRangeError, UnsupportedError
+from ..ir.op import OPS
+from . import dispatch
+from .location import user_location
 from .symbols import SymInt
+
+
+class NeedsValue(UnsupportedError):
+    """Python needs a value that is known only while the compiled program runs.
+
+    `symbols` are the open symbols that it depends on, as far as they are known.
+    """
+
+    symbols: frozenset[Symbol] = frozenset()
+
+
+class Test(NamedTuple):
+    """What a computed bool says about dims: each is at least 0."""
+
+    true: tuple[Dim, ...] = ()
+    false: tuple[Dim, ...] = ()
 
 
 class Assumptions:
@@ -24,6 +51,14 @@ class Assumptions:
         self.hints: dict[Symbol, int] = {}
         self.facts = Facts()
         self.equal: dict[Symbol, Dim] = {}
+        self.local: tuple[Dim, ...] = ()  # facts of the regions that are being traced
+        self.ranges: dict[Symbol, tuple[Dim, Dim]] = {}  # of loop indices: first, last
+        self.counts: set[Symbol] = set()  # of masks: they may be assumed
+        self.tests: dict[Any, Test] = {}  # by the values of computed bools
+        self.visible: set[Symbol] = set()  # open symbols that are defined here
+        # Ids of objects that may not be looked at in the loops that are open: lists
+        # that get items there, and iterators from outside.
+        self.growing: set[int] = set()
         self._letters: set[str] = set()
 
     def symbol(self, hint: int | None, letters: Sequence[str]) -> Expr:
@@ -36,7 +71,49 @@ class Assumptions:
         out = dims.symbol(name)
         if hint is not None:
             self.hints[Symbol(name)] = hint
+        else:
+            self.visible.add(Symbol(name))
         return out
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget at the end what was learned of open symbols inside."""
+        local, ranges, visible = self.local, dict(self.ranges), set(self.visible)
+        growing = set(self.growing)
+        try:
+            yield
+        finally:
+            self.local, self.ranges, self.visible = local, ranges, visible
+            self.growing = growing
+
+    def learn(self, *facts: Dim) -> None:
+        """Add facts (each at least 0) until the end of the scope."""
+        new = [e for e in map(self.resolve, facts) if isinstance(e, Expr)]
+        self.local += tuple(e for e in new if e not in self.local)
+
+    def proves(self, d: Dim) -> bool:
+        """Tell whether `d >= 0` follows from what is known here."""
+        d = self.resolve(d)
+        return d >= 0 if isinstance(d, int) else self.here().proves(d)
+
+    def here(self) -> Facts:
+        """Return all that holds in the regions that are being traced."""
+        return self.facts.having(*self.local) if self.local else self.facts
+
+    def check_complete(self, x: object) -> None:
+        """Raise where a list is looked at that grows in a loop being traced."""
+        if id(x) in self.growing:
+            raise NeedsValue(
+                "a loop reads a list that it appends to, or an iterator from outside",
+                location=user_location(),
+                rule="The body of a loop is traced once, for all iterations.",
+                hint="keep the last item, or a count, in a variable of its own",
+            )
+
+    def open(self, *ds: Dim) -> frozenset[Symbol]:
+        """Return the symbols that have no value while the function is traced."""
+        found = (s for d in ds for s in dims.symbols_of(self.resolve(d)))
+        return frozenset(s for s in found if s not in self.hints)
 
     def size(self, n: int) -> Dim:
         """Return the dim for a size of an argument: 0 and 1 stay literal."""
@@ -53,21 +130,81 @@ class Assumptions:
         """Return the value of a dim in this call."""
         out = dims.substitute(self.resolve(d), dict(self.hints))
         if not isinstance(out, int):
-            names = ", ".join(sorted(s.name for s in dims.symbols_of(out)))
-            raise UnsupportedError(
-                f"the size {d} is known only when the program runs",
-                rule=f"{names} is computed from data; nothing may be decided by it.",
-                hint="run this part eagerly, or write it with a mask and np.where",
-            )
+            raise self.needs_value(d)
         return out
+
+    def needs_value(self, d: Dim) -> NeedsValue:
+        """Return the error for a question that Python cannot leave open."""
+        d = self.resolve(d)
+        names = ", ".join(sorted(s.name for s in self.open(d)))
+        error = NeedsValue(
+            f"the integer {d} is known only when the program runs",
+            location=user_location(),
+            rule=f"{names} is the index of a loop or computed from data; Python needs "
+            "its value here, to choose an object or a shape, or to decide.",
+            hint="use arrays of one size with np.where or a mask, or leave this part "
+            "uncompiled",
+        )
+        error.symbols = self.open(d)
+        return error
+
+    def decide(self, gap: Dim) -> bool | None:
+        """Tell whether `gap >= 0`; None where it is for the program to find out.
+
+        May write a guard, that of all arguments or one that covers every iteration.
+        """
+        gap = self.resolve(gap)
+        if isinstance(gap, int):
+            return gap >= 0
+        below = -gap - 1
+        if self.proves(gap):
+            return True
+        if self.proves(below):
+            return False
+        if not self.open(gap):
+            holds = self.value(gap) >= 0
+            self.assume(gap if holds else below)
+            return holds
+        for claim, answer in ((gap, True), (below, False)):
+            if self._covers(claim):
+                return answer
+        return None
+
+    def _covers(self, claim: Dim) -> bool:
+        """Tell whether a fact about the arguments gives `claim >= 0` in all iterations.
+
+        It becomes a guard.
+        """
+        least = self._least(self.resolve(claim))
+        if least is None or self.value(least) < 0:
+            return False
+        self.assume(least)
+        return True
+
+    def _least(self, d: Dim) -> Dim | None:
+        """Return the least value of a dim over the iterations of the open loops."""
+        for s, (first, last) in reversed(self.ranges.items()):
+            if s not in dims.symbols_of(d):
+                continue
+            change = dims.add(
+                dims.substitute(d, {s: dims.add(Expr((((s,), 1),)), 1)}),
+                dims.mul(d, -1),
+            )
+            if self.proves(change):
+                d = dims.substitute(d, {s: first})
+            elif self.proves(dims.mul(change, -1)):
+                d = dims.substitute(d, {s: last})
+            else:
+                return None
+        return None if self.open(d) else d
 
     def same(self, a: Dim, b: Dim) -> bool:
         a, b = self.resolve(a), self.resolve(b)
         if a == b:
             return True
-        if self.facts.differ(a, b):
+        if self.here().differ(a, b):
             return False
-        if self._assume_count(a, b):
+        if self._assume_count(a, b) or self._assume_sizes(a, b):
             return True
         return self.equals(a, b)
 
@@ -88,22 +225,61 @@ class Assumptions:
         """
         for count, other in ((a, b), (b, a)):
             s = dims.as_symbol(count)
-            if s is None or s in self.hints or s in dims.symbols_of(other):
+            if s is None or s not in self.counts or s in dims.symbols_of(other):
                 continue
             self.substitute(s, other)
             return True
         return False
 
-    def at_least(self, a: Dim, b: Dim) -> bool:
-        gap = self.resolve(dims.add(a, dims.mul(b, -1)))
-        if self.facts.proves(gap):
-            return True
-        below = dims.add(dims.mul(gap, -1), -1)
-        if self.facts.proves(below):
+    def _assume_sizes(self, a: Dim, b: Dim) -> bool:
+        """Assume that sizes that are equal in this call are, if that makes a == b.
+
+        For instance the sizes of `x[i:k]` and `y[i:k]`, both clamped.
+        """
+        if not self.open(a, b):
             return False
-        holds = self.value(gap) >= 0
-        self.assume(gap if holds else below)
-        return holds
+        left, right = dims.symbols_of(a), dims.symbols_of(b)
+        pairs: dict[Symbol, Dim] = {}
+        for s in sorted(left - right, key=str):
+            for t in sorted(right - left, key=str):
+                if s in self.hints and self.hints[s] == self.hints.get(t):
+                    pairs[s] = dims.symbol(t.name)
+        if not pairs or dims.substitute(a, pairs) != b:
+            return False
+        for s, d in pairs.items():
+            self.substitute(s, d)
+        return True
+
+    def at_least(self, a: Dim, b: Dim) -> bool:
+        gap = dims.add(a, dims.mul(b, -1))
+        answer = self.decide(gap)
+        if answer is None:
+            raise self.needs_value(gap)
+        return answer
+
+    def maximum(self, a: Dim, b: Dim) -> Dim:
+        """Return the larger of two dims."""
+        answer = self._in_order(a, b)
+        return dims.maximum(a, b) if answer is None else b if answer else a
+
+    def minimum(self, a: Dim, b: Dim) -> Dim:
+        """Return the smaller of two dims."""
+        answer = self._in_order(a, b)
+        return dims.minimum(a, b) if answer is None else a if answer else b
+
+    def _in_order(self, a: Dim, b: Dim) -> bool | None:
+        """Tell whether a <= b; where they may be equal either answer is right."""
+        gap = dims.add(b, dims.mul(a, -1))
+        if self.proves(gap):
+            return True
+        if self.proves(dims.mul(gap, -1)):
+            return False
+        if not self.open(gap):
+            return self.decide(gap)
+        for claim, answer in ((gap, True), (dims.mul(gap, -1), False)):
+            if self._covers(claim):
+                return answer
+        return None
 
     def assume(self, d: Dim) -> None:
         """Add the fact d >= 0."""
@@ -131,6 +307,7 @@ class Assumptions:
     def substitute(self, s: Symbol, d: Dim) -> None:
         """Replace `s` by `d` everywhere from now on."""
         one = {s: d}
+        self.local = tuple(dims.substitute(e, one) for e in self.local)
         self.equal = {k: dims.substitute(v, one) for k, v in self.equal.items()}
         self.equal[s] = d
         known = (dims.substitute(e, one) for e in self.facts.known)
@@ -141,7 +318,7 @@ class Assumptions:
         d = self.resolve(d)
         if isinstance(d, int):
             return d
-        value = self.value(d)
+        value = self.value(d)  # raises NeedsValue for open ones
         symbols = dims.symbols_of(d)
         if len(symbols) == 1 and dims.as_symbol(d) is None:
             (s,) = symbols
@@ -159,7 +336,7 @@ class TraceInt(SymInt):
 
     __slots__ = ("dim", "trace")
 
-    def __init__(self, dim: Expr, trace: Any) -> None:
+    def __init__(self, dim: Dim, trace: Any) -> None:
         self.dim = dim
         self.trace = trace
 
@@ -173,28 +350,42 @@ class TraceInt(SymInt):
         return hash(self.__index__())
 
     def __bool__(self) -> bool:
-        return self != 0
+        return bool(self != 0)
+
+    def _as_number(self, other: Any, compute: Callable[[Any], Any]) -> Any:
+        """Compute with a number that is no int; others have their own operators."""
+        if isinstance(other, float | complex):
+            return compute(self._number())
+        return NotImplemented
 
     def _compute(self, d: Dim) -> Any:
         return self.trace.integer(d)
 
     def __add__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._compute(self.dim + d)
+        if d is None:
+            return self._as_number(other, lambda k: k + other)
+        return self._compute(self.dim + d)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._compute(self.dim - d)
+        if d is None:
+            return self._as_number(other, lambda k: k - other)
+        return self._compute(self.dim - d)
 
     def __rsub__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._compute(d - self.dim)
+        if d is None:
+            return self._as_number(other, lambda k: other - k)
+        return self._compute(d - self.dim)
 
     def __mul__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._compute(self.dim * d)
+        if d is None:
+            return self._as_number(other, lambda k: k * other)
+        return self._compute(self.dim * d)
 
     __rmul__ = __mul__
 
@@ -205,15 +396,20 @@ class TraceInt(SymInt):
         return self
 
     def __abs__(self) -> Any:
-        return self if self >= 0 else -self
+        known = self.trace.assumptions
+        return self._compute(known.maximum(self.dim, -self.dim))
 
     def __floordiv__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._divide(self.dim, d)
+        if d is None:
+            return self._as_number(other, lambda k: k // other)
+        return self._divide(self.dim, d)
 
     def __rfloordiv__(self, other: Any) -> Any:
         d = dim_of(other)
-        return NotImplemented if d is None else self._divide(d, self.dim)
+        if d is None:
+            return self._as_number(other, lambda k: other // k)
+        return self._divide(d, self.dim)
 
     def _divide(self, a: Dim, b: Dim) -> Any:
         if self.trace.assumptions.same(b, 0):
@@ -223,13 +419,13 @@ class TraceInt(SymInt):
     def __mod__(self, other: Any) -> Any:
         d = dim_of(other)
         if d is None:
-            return NotImplemented
+            return self._as_number(other, lambda k: k % other)
         return self - self._divide(self.dim, d) * other
 
     def __rmod__(self, other: Any) -> Any:
         d = dim_of(other)
         if d is None:
-            return NotImplemented
+            return self._as_number(other, lambda k: other % k)
         return other - self._divide(d, self.dim) * self
 
     def __divmod__(self, other: Any) -> Any:
@@ -256,39 +452,119 @@ class TraceInt(SymInt):
     def __float__(self) -> float:
         return float(self.__index__())
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: object) -> Any:
         d = dim_of(other)
         if d is None:
             return NotImplemented
-        a, b = (self.trace.assumptions.resolve(x) for x in (self.dim, d))
-        facts = self.trace.assumptions.facts
-        if a == b or facts.differ(a, b):
-            return bool(a == b)
-        return bool(self.trace.assumptions.equals(a, b))
+        known = self.trace.assumptions
+        gap = known.resolve(self.dim - d)
+        if isinstance(gap, int):
+            return gap == 0
+        if known.here().differ(self.dim, d):
+            return False
+        if not known.open(gap):
+            return bool(known.equals(self.dim, d))
+        apart = tuple(
+            dims.add(g, -1) for g in (gap, dims.mul(gap, -1)) if known.proves(g)
+        )
+        return _test("equal", self, other, Test((gap, dims.mul(gap, -1)), apart))
 
-    def __ne__(self, other: object) -> bool:
+    def __ne__(self, other: object) -> Any:
         out = self.__eq__(other)
-        return out if out is NotImplemented else not out
+        if out is NotImplemented or isinstance(out, bool):
+            return out if out is NotImplemented else not out
+        return negated(out)
+
+    def _compare(self, other: Any, op: str, sign: int, offset: int) -> Any:
+        """Tell whether sign * (self - other) >= offset; a traced bool if it is open."""
+        d = dim_of(other)
+        if d is None:
+            return self._as_number(other, lambda k: COMPARISONS[op](k, other))
+        gap = dims.add(dims.mul(self.dim - d, sign), -offset)
+        answer = self.trace.assumptions.decide(gap)
+        if answer is not None:
+            return answer
+        return _test(op, self, other, Test((gap,), (dims.add(dims.mul(gap, -1), -1),)))
 
     def __ge__(self, other: Any) -> Any:
-        d = dim_of(other)
-        if d is None:
-            return NotImplemented
-        return self.trace.assumptions.at_least(self.dim, d)
+        return self._compare(other, "greater_equal", 1, 0)
 
     def __lt__(self, other: Any) -> Any:
-        out = self.__ge__(other)
-        return out if out is NotImplemented else not out
+        return self._compare(other, "less", -1, 1)
 
     def __le__(self, other: Any) -> Any:
-        d = dim_of(other)
-        if d is None:
-            return NotImplemented
-        return self.trace.assumptions.at_least(d, self.dim)
+        return self._compare(other, "less_equal", -1, 0)
 
     def __gt__(self, other: Any) -> Any:
-        out = self.__le__(other)
-        return out if out is NotImplemented else not out
+        return self._compare(other, "greater", 1, 1)
+
+    # Integers that are no dims: computed by ops -------------------------------------
+
+    def _number(self) -> Any:
+        return self.trace.number(self.dim)
+
+    def __and__(self, other: Any) -> Any:
+        return dispatch.apply(OPS["bitwise_and"], (self._number(), other))
+
+    def __or__(self, other: Any) -> Any:
+        return dispatch.apply(OPS["bitwise_or"], (self._number(), other))
+
+    def __xor__(self, other: Any) -> Any:
+        return dispatch.apply(OPS["bitwise_xor"], (self._number(), other))
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.trace.assumptions.open(self.dim))
+
+    def like(self, k: int) -> TraceInt:
+        return TraceInt(k, self.trace)
+
+    # What slices and indices ask ------------------------------------------------------
+
+    def as_size(self) -> Any:
+        """Return self; one that may be negative is checked where the program runs."""
+        if not self.is_open or self.trace.assumptions.decide(self.dim):
+            return self
+        return self.trace.as_size(self.dim)
+
+    def as_index(self, size: Any) -> Any:
+        """Return a literal index where it is in range, else a value that is checked."""
+        known = self.trace.assumptions
+        n = dim_of(size)
+        assert n is not None
+        inside = known.decide(self.dim)
+        if inside is None:
+            return self.trace.computed(self.dim)
+        at = self.dim if inside else dims.add(self.dim, n)
+        if not inside and known.decide(at) is None:
+            return self.trace.computed(self.dim)
+        if known.decide(dims.add(dims.add(n, dims.mul(at, -1)), -1)):
+            if known.decide(at):
+                return self._compute(at)
+        elif not known.open(self.dim, n):
+            raise IndexRangeError(
+                f"index {known.value(self.dim)} is out of bounds for an axis with "
+                f"size {known.value(n)}",
+                location=user_location(),
+            )
+        return self.trace.computed(self.dim)
+
+    def from_end(self, size: Any) -> Any:
+        known, n = self.trace.assumptions, dim_of(size)
+        assert n is not None
+        inside = known.decide(self.dim)
+        if inside is not None:
+            return self if inside else self._compute(self.dim + n)
+        negative = dims.minimum(dims.maximum(dims.mul(self.dim, -1), 0), 1)
+        return self._compute(dims.add(self.dim, dims.mul(n, negative)))
+
+    def clamped(self, low: Any, high: Any) -> Any:
+        known = self.trace.assumptions
+        a, b = dim_of(low), dim_of(high)
+        out = self.dim if a is None else known.maximum(self.dim, a)
+        return self._compute(out if b is None else known.minimum(out, b))
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
@@ -298,6 +574,31 @@ class TraceInt(SymInt):
             x.trace.number(x.dim) if isinstance(x, TraceInt) else x for x in inputs
         ]
         return getattr(ufunc, method)(*numbers, **kwargs)
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+}
+
+
+def _test(op: str, x: TraceInt, y: Any, test: Test) -> Any:
+    """Append a comparison, and note what it says about dims."""
+    out = dispatch.apply(OPS[op], (x, y))
+    x.trace.assumptions.tests[out._value] = test
+    return out
+
+
+def negated(condition: Any) -> Any:
+    """Return the opposite of a traced bool, with what it says about dims."""
+    out = dispatch.apply(OPS["logical_not"], (condition,))
+    tests = condition._trace.assumptions.tests
+    test = tests.get(condition._value)
+    if test is not None:
+        tests[out._value] = Test(test.false, test.true)
+    return out
 
 
 def dim_of(x: object) -> Dim | None:

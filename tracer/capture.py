@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from ..ir import dims
-from ..ir.dims import Dim, Expr
+from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import UnsupportedError
 from ..ir.func import Node, Operand, Value
 from ..ir.op import Op
 from . import dispatch
 from .containers import Tree, flatten_tree
-from .convert import Operators, convert, operators
+from .convert import convert, operators
 from .location import user_location
 from .modes import enable_grad
+from .operators import TraceOperators
 from .state import Way
 from .symbols import SymInt
 from .tensor import Tensor
 from .trace import Trace, dims_of
-from .values import lift
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class Results:
     trace: Trace
     known: Mapping[int, Way] = field(default_factory=dict)  # containers, by id
     operands: list[Operand] = field(default_factory=list)
+    sizes: dict[Symbol, int] = field(default_factory=dict)  # open: results that tell
     _numbers: dict[Value, int] = field(default_factory=dict)
 
     def number(self, x: Operand) -> Result:
@@ -82,7 +83,7 @@ class Results:
     def out(self, x: Any) -> Out:
         """Describe a leaf that the function returned."""
         if isinstance(x, SymInt):
-            return self._number(self.trace.assumptions.resolve(dims_of(x)))
+            return self._number(self._dim(dims_of(x)))
         if not isinstance(x, Tensor):
             if id(x) in self.known:
                 return Out(Same(self.known[id(x)]))
@@ -111,13 +112,15 @@ class Results:
             self.number(i) if isinstance(i, Value) else self._dim(i)
             for i in node.operands[1:]
         )
-        resolve = self.trace.assumptions.resolve
-        attrs = {k: _map_dims(resolve, a) for k, a in node.attrs.items()}
+        attrs = {k: _map_dims(self._dim, a) for k, a in node.attrs.items()}
         return Replay(node.op, indices, attrs)
 
     def _dim(self, i: Any) -> int | Expr:
         d = self.trace.assumptions.resolve(i)
         assert isinstance(d, int | Expr)
+        for s in sorted(self.trace.assumptions.open(d) - self.sizes.keys(), key=str):
+            value = self.trace.operand(self.trace.computed(dims.symbol(s.name)))
+            self.sizes[s] = self.number(value).number
         return d
 
 
@@ -154,76 +157,6 @@ def run_traced(
     """
     with dispatch.tracing(trace), operators(TraceOperators()), enable_grad():
         return convert(fn)(*args, **kwargs)
-
-
-class EagerOperators(Operators):
-    """Plain control flow; arrays that the function makes are Tensors."""
-
-    def __init__(self) -> None:
-        from .functions import INTERCEPTS
-
-        super().__init__(INTERCEPTS)
-
-
-class TraceOperators(EagerOperators):
-    """Control flow while tracing: what is static stays Python.
-
-    Calls whose answer changes from call to call are refused: it would be baked in.
-    """
-
-    def call(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _home(f) in CHANGING:
-            name = getattr(f, "__name__", repr(f))
-            raise UnsupportedError(
-                f"{_home(f)}.{name}: its answer changes from call to call",
-                location=user_location(),
-                rule="A compiled function is traced once: the answer would never "
-                "change again.",
-                hint="call it outside and pass the value as an argument",
-            )
-        out = super().call(f, args, kwargs)
-        return _lifted(out) if _is_pure(f) and _is_static((args, kwargs)) else out
-
-
-def _is_pure(f: Any) -> bool:
-    """Tell whether what NumPy's `f` makes of static values is a constant."""
-    from .functions import FUNCTIONS
-
-    try:
-        return isinstance(f, np.ufunc) or f in FUNCTIONS
-    except TypeError:  # not hashable
-        return False
-
-
-def _is_static(x: Any) -> bool:
-    """Tell whether arguments hold no arrays: those may be others at the next call."""
-    return not any(isinstance(leaf, np.ndarray | Tensor) for leaf in flatten_tree(x)[0])
-
-
-def _lifted(x: Any) -> Any:
-    """Make fresh arrays that NumPy returned part of the trace."""
-    if isinstance(x, np.ndarray):
-        return lift(x.copy())
-    if type(x) in (tuple, list):
-        return type(x)(map(_lifted, x))
-    return x
-
-
-CHANGING = frozenset(
-    {"random", "time", "secrets", "uuid", "datetime", "numpy.random", "_random"}
-)
-
-
-def _home(f: Any) -> str:
-    """Return the module that a callable, or the object it is a method of, is from."""
-    owner = getattr(f, "__self__", None)
-    if owner is None or isinstance(owner, ModuleType):
-        module = getattr(f, "__module__", None) or getattr(owner, "__name__", "")
-    else:
-        cls = owner if isinstance(owner, type) else type(owner)
-        module = cls.__module__
-    parts = str(module).split(".")
-    return ".".join(parts[:2]) if parts[0] == "numpy" else parts[0]
 
 
 def evaluate_attr(a: Any, env: Mapping[dims.Symbol, int]) -> Any:

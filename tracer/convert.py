@@ -27,7 +27,8 @@ Facts:
   have their calls and expressions converted, but their statements stay Python's;
   `limitation()` then gives the reason. A conditional operand that contains `:=`,
   `yield` or `await` stays Python's too.
-- Comprehensions stay comprehensions; the calls and logic in them are converted.
+- A list or generator comprehension over one iterable, without conditions, is an
+  operator too; others stay comprehensions, with the calls and logic in them converted.
 - Exceptions are the user's own, and tracebacks show the user's lines, since the code is
   compiled for the user's file. Frames of this module stand between them.
 - Reading an unbound local from inside a block raises NameError where Python raises its
@@ -68,7 +69,7 @@ from typing import Any, cast
 from ..ir.errors import ConversionError, Location
 from .location import is_ours, is_user_code, user_frame, user_location
 from .lowering import SUPPORT
-from .rewrite import OPS, PREFIX, THUNK, rewrite
+from .rewrite import ITEM, OPS, PREFIX, THUNK, rewrite
 from .scopes import FRAME_BUILTINS, shadowed_builtins
 from .source import compile_function, find_source
 
@@ -167,6 +168,14 @@ class Operators:
     def if_exp(self, condition: Any, body: Thunk, orelse: Thunk) -> Any:
         """Return `body() if condition else orelse()`."""
         return body() if condition else orelse()
+
+    def list_comp(self, iterable: Iterable[Any], element: Callable[[Any], Any]) -> Any:
+        """Return `[element(item) for item in iterable]`."""
+        return [element(item) for item in iterable]
+
+    def generator(self, iterable: Iterable[Any], element: Callable[[Any], Any]) -> Any:
+        """Return `(element(item) for item in iterable)`."""
+        return (element(item) for item in iterable)
 
     def and_(self, left: Any, right: Thunk) -> Any:
         """Return `left and right()`."""
@@ -545,7 +554,7 @@ def _rename(code: CodeType, name: str, qualname: str) -> CodeType:
 
 
 def _is_thunk(code: CodeType) -> bool:
-    return code.co_varnames[:1] == (THUNK,)
+    return code.co_varnames[:1] in ((THUNK,), (ITEM,))
 
 
 def _is_function(code: CodeType) -> bool:

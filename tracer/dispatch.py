@@ -52,6 +52,15 @@ class Trace(Protocol):
     def detach(self, t: Any) -> Any:
         """Return `t` without its derivative."""
 
+    def as_int(self, t: Any) -> Any:
+        """Return a computed 0-d integer as a symbolic int."""
+
+    def stack_of(self, items: Sequence[Any]) -> Any:
+        """Return the array whose rows a list got in a loop, if these are its items."""
+
+    def check_complete(self, x: object) -> None:
+        """Raise where a list is looked at that grows in a loop being traced."""
+
 
 _ACTIVE: ContextVar[Trace | None] = ContextVar("retrograde_trace", default=None)
 

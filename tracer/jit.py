@@ -20,12 +20,10 @@ from ..ir.dims import Symbol
 from ..ir.errors import UnsupportedError
 from ..ir.func import Func
 from . import dispatch
-from .capture import (
-    EagerOperators,
-)
 from .containers import Tree, flatten_tree
 from .convert import convert, operators
 from .location import user_location
+from .operators import EagerOperators
 from .specialisation import (
     Specialisation,
     identity_pattern,

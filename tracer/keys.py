@@ -16,8 +16,7 @@ from ..ir.errors import (
 )
 from ..ir.op import OPS
 from . import dispatch
-from .location import user_location
-from .symbols import SymInt, clamp, is_int
+from .symbols import SymInt, clamp, from_end, is_int
 from .values import concrete, constant, is_scalar, is_symbolic
 
 _INVALID = (
@@ -348,6 +347,8 @@ def index_operand(k: Any, size: Any, axis: int) -> Any:
     if isinstance(k, SymInt):
         return k.as_index(size)
     k = int(k)
+    if isinstance(size, SymInt) and size.is_open:
+        return size.like(k).as_index(size)
     if not -size <= k < size:
         raise out_of_bounds(k, axis, size)
     return k + size if k < 0 else k
@@ -357,18 +358,11 @@ def _bound(k: Any, what: str = "slice indices") -> Any:
     """Return a part of a slice as an int or SymInt."""
     if k is None or isinstance(k, int | SymInt):
         return k
+    if is_array(k) and concrete(k) is None and k.dtype.kind in "iu" and not k.shape:
+        return dispatch.active_trace().as_int(k)  # type: ignore[union-attr]
     try:
         return k.__index__()
     except (AttributeError, TypeError):
-        if hasattr(k, "dtype") and k.dtype.kind in "iu":
-            raise UnsupportedError(
-                f"{what} are computed: {k.type if hasattr(k, 'type') else k.dtype}",
-                location=user_location(),
-                rule="They decide the size of the result, which is fixed when the "
-                "function is captured.",
-                hint="pass the bound as a Python int, or select with a mask and "
-                "np.where",
-            ) from None
         raise DTypeError(
             f"{what} must be integers or None or have an __index__ method"
         ) from None
@@ -402,15 +396,23 @@ def slice_bounds(k: slice, n: Any) -> tuple[Any, Any, Any]:
         gap, pace = last - first, step
     if gap is n and pace == 1:
         return first, n, step
-    if gap <= 0:
+    gap = _at_least_zero(gap)
+    if is_literal(gap, 0):
         return 0, 0, 1
     return first, gap if pace == 1 else (gap + pace - 1) // pace, step
+
+
+def _at_least_zero(gap: Any) -> Any:
+    """Return a length: 0 where the end of a slice lies before its start."""
+    if isinstance(gap, SymInt) and gap.is_open:
+        return gap.clamped(0, None)
+    return gap if gap > 0 else 0
 
 
 def _clamped(k: Any, n: Any, low: Any, high: Any, default: Any) -> Any:
     if k is None:
         return default
-    return clamp(k + n if k < 0 else k, low, high)
+    return clamp(from_end(k, n), low, high)
 
 
 def broadcast_index(arrays: Sequence[Any]) -> tuple[Any, ...]:

@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import GradientError
-from ..ir.func import Copier, Func, Node, Operand, Value, type_of
+from ..ir.func import Block, Copier, Func, Node, Operand, Value, type_of
 from ..ir.op import OPS
 from ..ir.types import type_of_array
 from ..passes.vjp import vjp as vjp_pass
 from . import autograd, dispatch
-from .capture import EagerOperators, run_traced
+from .capture import run_traced
 from .containers import Tree, flatten_tree, unflatten_tree
 from .convert import convert, operators
 from .jit import LOCK
 from .location import user_location
 from .modes import allow_mutation_on_saved_tensors, enable_grad
+from .operators import EagerOperators
 from .program import run_pass
 from .specialisation import is_array_like
 from .state import State, Swap
@@ -172,9 +173,7 @@ class _Kept:
 def inline(trace: Trace, f: Func, operands: Sequence[Operand]) -> list[Operand]:
     """Append the nodes of a pure Func to a trace; returns its results there."""
     copier = _Inliner(trace, dict(zip(f.params, operands, strict=True)))
-    for node in f.nodes:
-        new = copier.node(node)
-        trace.append(new)
+    copier.append(f.nodes)
     return [copier.operand(x) for x in f.results]
 
 
@@ -189,6 +188,17 @@ class _Inliner(Copier):
         new = super().define(v)
         new.name = self.trace.builder.name(v.name)
         return new
+
+    def append(self, nodes: Sequence[Node]) -> None:
+        """Append copies of nodes to the block that is open."""
+        for n in nodes:
+            self.trace.append(self.node(n))
+
+    def block(self, b: Block) -> Block:
+        params = tuple(self.define(p) for p in b.params)
+        with self.trace.builder.block() as nodes:
+            self.append(b.nodes)
+        return Block(params, tuple(nodes), tuple(self.operand(x) for x in b.results))
 
     def node(self, n: Node) -> Node:
         new = super().node(n)

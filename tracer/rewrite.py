@@ -48,7 +48,7 @@ from .scopes import (
 _BLOCKS = (ast.If, ast.For, ast.While, ast.Match)
 OPS, THUNK = "rg__ops", "rg__thunk"
 PREFIX = "rg__"
-_ITEM, _STATE = "rg__item", "rg__state"
+ITEM, _STATE = "rg__item", "rg__state"
 
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -308,6 +308,31 @@ class _Emit(ast.NodeTransformer):
         assert result is not None
         return result
 
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        return self._comprehension(node, "list_comp")
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
+        return self._comprehension(node, "generator")
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.GeneratorExp, operator: str
+    ) -> ast.AST:
+        """Give a comprehension over one iterable its items one by one."""
+        (first, *more) = node.generators
+        simple = not more and not first.ifs and not first.is_async
+        delayable = simple and self._delayable(node.elt, first.iter)
+        self.generic_visit(node)
+        if not delayable:
+            return node
+        one = ast.Tuple([load(ITEM)], ast.Load())
+        inside = ast.comprehension(first.target, one, [], 0)
+        item = ast.ListComp(node.elt, [inside])
+        unpacked = ast.Subscript(item, ast.Constant(0), ast.Load())
+        for new in (one, item, unpacked):
+            ast.copy_location(new, node)
+        element = ast.copy_location(ast.Lambda(_arguments(ITEM), unpacked), node)
+        return _operator(operator, [first.iter, element], node)
+
     # Statements -------------------------------------------------------------------
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
@@ -362,11 +387,11 @@ class _Emit(ast.NodeTransformer):
         state = _State([node.target, *node.body], node, number, self.scope)
         target_text = ast.Constant(ast.unparse(node.target))
         iterable, test = self.visit(node.iter), extra_test(node)
-        bind = ast.Assign([self.visit(node.target)], load(_ITEM))
+        bind = ast.Assign([self.visit(node.target)], load(ITEM))
         ast.copy_location(bind, node.target)
         result: list[ast.stmt] = [
             _define(
-                body, [_ITEM], [*state.declare(), bind, *self.block(node.body)], node
+                body, [ITEM], [*state.declare(), bind, *self.block(node.body)], node
             ),
             *state.functions(),
         ]

@@ -89,7 +89,7 @@ class Specialisation:
     rearranged: tuple[Rearrangement, ...]
     structures: tuple[tuple[Place, tuple[type, Any]], ...]
     statics: tuple[tuple[int, Static], ...]  # of parameters
-    counts: tuple[tuple[Symbol, int, int], ...]  # symbol, result, axis
+    sizes: tuple[tuple[Symbol, int], ...]  # open symbols, results that tell them
     keep: tuple[Any, ...]  # objects whose identity is part of the key
 
     def values(self, leaves: Sequence[Any]) -> list[Any] | None:
@@ -167,8 +167,8 @@ class Specialisation:
                     values[j]._storage.wrote()
             if tensors:
                 results = [of(x) for x in results]
-        if self.counts:  # sizes that only the run has told
-            env = {**env, **{s: results[i].shape[k] for s, i, k in self.counts}}
+        if self.sizes:  # that only the run has told
+            env = {**env, **{s: int(array_of(results[i])) for s, i in self.sizes}}
 
         def leaf(out: Out) -> Any:
             return self.leaf(out, bound, values, results, env)

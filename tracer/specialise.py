@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.dims import Dim, Expr, Symbol, as_symbol, symbols_of
+from ..ir.dims import Dim, Expr
 from ..ir.errors import UnsupportedError
-from ..ir.func import Func, type_of
+from .assume import NeedsValue
 from .capture import (
     Out,
     Replay,
@@ -52,9 +52,25 @@ def specialise(
     Captured ints are constants of the program. Those that it changes, counters, become
     symbols: it is traced once more.
     """
+    try:
+        return _specialised(fn, leaves, tree, unrolled=False)
+    except UnsupportedError as error:
+        refused = error
+    if isinstance(refused, NeedsValue):
+        raise refused
+    try:  # what cannot be said of a loop can often be said of its iterations
+        return _specialised(fn, leaves, tree, unrolled=True)
+    except UnsupportedError:
+        raise refused from None
+
+
+def _specialised(
+    fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree, *, unrolled: bool
+) -> Specialisation:
     counters: set[Hashable] = set()
     while True:
         attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
+        attempt.trace.unrolled = unrolled
         made = attempt.run()
         if isinstance(made, Specialisation):
             return made
@@ -255,7 +271,7 @@ class _Specialiser:
                 for r in rearranged
             ),
             structures=tuple(self.state.structures),
-            counts=_counts(pure),
+            sizes=tuple(results.sizes.items()),
             statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
             keep=self.keep,
         )
@@ -300,20 +316,6 @@ def _rearrangement(
         else:
             items.append((key, _new(results, x)))
     return Rearrangement(c.way, tuple(items))
-
-
-def _counts(f: Func) -> tuple[tuple[Symbol, int, int], ...]:
-    """Find the sizes of results that no parameter tells: counts of masks."""
-    known = set(f.symbols)
-    for p in f.params:
-        known |= {s for d in p.type.shape for s in symbols_of(d)}
-    out: dict[Symbol, tuple[int, int]] = {}
-    for i, x in enumerate(f.results):
-        for k, d in enumerate(type_of(x).shape):
-            s = as_symbol(d)
-            if s is not None and s not in known:
-                out.setdefault(s, (i, k))
-    return tuple((s, i, k) for s, (i, k) in out.items())
 
 
 def _resolved(out: Out, resolve: Callable[[Dim], Dim]) -> Out:

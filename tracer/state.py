@@ -11,6 +11,8 @@ written at every call.
 from __future__ import annotations
 
 import functools
+from array import array
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import (
@@ -171,6 +173,48 @@ def containers_in(x: Any, way: tuple[Step, ...] = ()) -> Iterator[Container]:
             yield from containers_in(item, (*way, ("attr", key)))
 
 
+MUTABLE = (set, deque, bytearray, array)
+
+
+class Opaque:
+    """An object whose changes are seen and undone, but not understood."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+    def read(self) -> list[Any]:
+        """Return what the object holds now."""
+        if isinstance(self.owner, MUTABLE):
+            return list(self.owner)
+        return [getattr(self.owner, k, MISSING) for k in _slots_of(self.owner)]
+
+    def restore(self, held: list[Any]) -> None:
+        """Let the object hold what it held."""
+        x = self.owner
+        if isinstance(x, set):
+            x.clear()
+            x.update(held)
+        elif isinstance(x, deque):
+            x.clear()
+            x.extend(held)
+        elif isinstance(x, bytearray):
+            x[:] = bytes(held)
+        elif isinstance(x, array):
+            x[:] = array(x.typecode, held)
+        else:
+            for k, value in zip(_slots_of(x), held, strict=True):
+                if value is not MISSING:
+                    setattr(x, k, value)
+                elif hasattr(x, k):
+                    delattr(x, k)
+
+
+def _slots_of(x: Any) -> list[str]:
+    """Return the slots in which an object without a dict keeps its attributes."""
+    every = (vars(c).get("__slots__", ()) for c in type(x).__mro__)
+    return [k for s in every for k in ((s,) if isinstance(s, str) else s)]
+
+
 def found(way: Way, arguments: Any) -> Any:
     """Return the container at a place, or at steps into the arguments."""
     if isinstance(way, Place):
@@ -190,6 +234,8 @@ class State:
     variables: list[Place] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
     structures: list[tuple[Place, tuple[type, Any]]] = field(default_factory=list)
+    opaque: list[tuple[Place, Opaque]] = field(default_factory=list)
+    iterators: list[Iterator[Any]] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
 
     def search(self, f: Any) -> None:
@@ -274,6 +320,12 @@ class State:
             self._contains(place, x)
             for key, item in list(vars(x).items()):
                 self._value(place.step("attr", key), item, depth + 1)
+            for method in _methods(type(x)):
+                self._function(method)
+        elif isinstance(x, Iterator):
+            self.iterators.append(x)
+        elif isinstance(x, MUTABLE) or (_slots_of(x) and _is_user(type(x))):
+            self.opaque.append((place, Opaque(x)))
             for method in _methods(type(x)):
                 self._function(method)
 

@@ -12,8 +12,9 @@ class SymInt(ABC):
     """An integer of a trace: a size, a loop index, or arithmetic on them.
 
     It takes part in `+ - * // %` and comparisons as an int does. A comparison that the
-    facts of the trace leave open is decided once and written down as a guard. `int(k)`
-    gives a concrete int and specialises the trace to it.
+    facts of the trace leave open is decided once and written down as a guard, or, where
+    it is about the index of a loop, a computed bool. `int(k)` gives a concrete int and
+    specialises the trace to it.
     """
 
     __slots__ = ()
@@ -24,17 +25,33 @@ class SymInt(ABC):
     def __int__(self) -> int:
         return self.__index__()
 
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether the value is known only while the program runs."""
+
+    @abstractmethod
+    def like(self, k: int) -> SymInt:
+        """Return an int as a `SymInt` of the same trace."""
+
+    @abstractmethod
+    def as_size(self) -> Size:
+        """Return self as the size of an array; raises where it is negative."""
+
+    @abstractmethod
     def as_index(self, size: Size) -> Any:
         """Return self as a non-negative index into an axis of `size`.
 
         May return an operand that wraps and is checked where it is used.
         """
-        return wrapped(self, size)
 
-    def clamped(self, low: Size, high: Size) -> Size:
-        """Return self moved into low..high, both included."""
-        k: Size = self
-        return low if k < low else high if k > high else k  # type: ignore[operator]
+    @abstractmethod
+    def from_end(self, size: Size) -> Size:
+        """Return self, counted from the end of an axis of `size` if it is negative."""
+
+    @abstractmethod
+    def clamped(self, low: Size | None, high: Size | None) -> Size:
+        """Return self moved into low..high, both included; None is no bound."""
 
 
 Size: TypeAlias = int | SymInt
@@ -51,8 +68,10 @@ def is_int(k: object) -> bool:
     return isinstance(k, _INTS) and not isinstance(k, bool)
 
 
-def wrapped(k: Any, size: Size) -> Any:
+def from_end(k: Any, size: Size) -> Any:
     """Return `k`, with the size added where it is negative."""
+    if isinstance(k, SymInt):
+        return k.from_end(size)
     return k + size if k < 0 else k
 
 
@@ -61,8 +80,13 @@ def in_range(k: Any, size: Size) -> bool:
     return bool(-size <= k < size)  # type: ignore[operator]
 
 
-def clamp(k: Any, low: Size, high: Size) -> Any:
-    """Return `k` moved into low..high, both included."""
+def clamp(k: Any, low: Size | None, high: Size | None) -> Any:
+    """Return `k` moved into low..high, both included; None is no bound."""
     if isinstance(k, SymInt):
         return k.clamped(low, high)
-    return low if k < low else high if k > high else k
+    for bound in (low, high):
+        if isinstance(bound, SymInt):
+            return bound.like(k).clamped(low, high)
+    if low is not None and k < low:
+        return low
+    return high if high is not None and k > high else k

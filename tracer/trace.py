@@ -6,7 +6,8 @@ outside it (arguments, captured arrays, values of an enclosing trace) are parame
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ from ..ir.func import (
 from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
-from .assume import Assumptions, TraceInt
+from .assume import Assumptions, NeedsValue, Test, TraceInt
 from .location import user_location
 from .modes import STATE, enable_grad
 from .order import empty
@@ -44,6 +45,7 @@ from .symbols import SymInt
 from .tensor import Tensor
 
 WRITE, DETACH, OVERRIDE = OPS["write"], OPS["detach"], OPS["override"]
+SELECT = OPS["select"]
 # Whose results follow the order of their operands; the eager op tells how.
 KEEPING = frozenset(
     {
@@ -87,6 +89,8 @@ class Trace:
         self.parent = parent
         self.name = name
         self.assumptions: Assumptions = parent.assumptions if parent else Assumptions()
+        # What holds in the region of the parent where this trace began.
+        self.given = Facts().having(*self.assumptions.local).known
         self.builder = IRBuilder()
         self.params: list[Value] = []
         self.captured: dict[int, tuple[Any, Value]] = {}
@@ -103,6 +107,9 @@ class Trace:
         self.written: set[Value] = set()  # roots that were written
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
+        self.unrolled = False  # whether short loops are traced one by one
+        self.stacks: set[Operand] = set()  # arrays of what lists got in loops
+        self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
         self._keep: list[Any] = []
 
     # Parameters ------------------------------------------------------------------
@@ -217,6 +224,8 @@ class Trace:
         )
 
     def _outside(self, x: Tensor) -> Tensor:
+        if isinstance(x._trace, HiddenTrace):
+            x._trace.check()
         if x._trace is not None and not self._is_inside(x._trace):
             raise UnsupportedError(
                 "a value of a finished trace is used",
@@ -335,6 +344,127 @@ class Trace:
         for v in node.results:
             self._nodes[v] = node
 
+    # Integers of the program ---------------------------------------------------------
+
+    def computed(self, d: Dim) -> Tensor:
+        """Return a dim as a value: as an index it wraps and is checked."""
+        t: Tensor = self.apply(OPS["number"], (self.tensor(d),), {})
+        return t
+
+    def as_int(self, t: Any, letters: Sequence[str] = "cdefghij", *facts: Any) -> Any:
+        """Return a computed 0-d integer as a `TraceInt` of a symbol of its own.
+
+        `facts` are functions of the symbol: dims that are at least 0.
+        """
+        x = self.operand(t)
+        if isinstance(x, int | Expr):
+            return self.integer(x)
+        static = None if self.in_region else self._static(x)
+        if static is not None:
+            self.root().statics.append(static)
+            return static.value
+        if x in self._ints:
+            return self.integer(self._ints[x])
+        s = self.assumptions.symbol(None, letters)
+        self.apply(OPS["size"], (t,), {"count": s})
+        self.assumptions.learn(*(f(s) for f in facts))
+        assert isinstance(x, Value)
+        self._ints[x] = s
+        return self.integer(s)
+
+    def check_complete(self, x: object) -> None:
+        """Raise where a list is looked at that grows in a loop being traced."""
+        self.assumptions.check_complete(x)
+
+    def stack_of(self, items: Sequence[Any]) -> Tensor | None:
+        """Return the array whose rows a list got in a loop, if these are its items."""
+        base: Operand | None = None
+        for k, x in enumerate(items):
+            v = x._value if isinstance(x, Tensor) else None
+            node = self._nodes.get(v) if isinstance(v, Value) else None
+            if node is not None and node.op.kind is Kind.COPY:
+                made = node.operands[0]
+                node = self._nodes.get(made) if isinstance(made, Value) else None
+            if node is None or node.op is not SELECT or node.operands[1] != k:
+                return None
+            if node.attrs["axis"] != 0 or node.operands[0] not in self.stacks:
+                return None
+            if base is not None and node.operands[0] is not base:
+                return None
+            base = node.operands[0]
+        if base is None or self.operand_type(base).shape[0] != len(items):
+            return None
+        out: Tensor = self.apply(OPS["copy"], (self.tensor(base),), {})
+        return out
+
+    def as_size(self, d: Dim) -> Any:
+        """Return a dim as one that the program has checked to be at least 0."""
+        s = self.assumptions.symbol(None, "cdefghij")
+        self.apply(OPS["size"], (self.computed(d),), {"count": s, "checked": True})
+        self.assumptions.learn(s)
+        return self.integer(s)
+
+    def test_of(self, condition: Any) -> Test:
+        """Return what a computed bool says about dims."""
+        value = condition._value if isinstance(condition, Tensor) else None
+        return self.assumptions.tests.get(value, Test())
+
+    # Regions -------------------------------------------------------------------------
+
+    @property
+    def in_region(self) -> bool:
+        """Whether a loop or a branch is being traced, here or around."""
+        inside = self.builder.depth > 0
+        return inside or (self.parent is not None and self.parent.in_region)
+
+    @contextmanager
+    def region(self, *facts: Dim) -> Iterator[list[Node]]:
+        """Collect the nodes of a region, under facts that hold inside it.
+
+        Nothing that is remembered for later use may be one of its values.
+        """
+        constants, captured = dict(self._constants), dict(self.captured)
+        ints = dict(self._ints)
+        try:
+            with self.assumptions.scope(), self.builder.block() as nodes:
+                self.assumptions.learn(*facts)
+                yield nodes
+        finally:
+            self._constants, self._ints = constants, ints
+            self.captured = {
+                k: (x, v)
+                for k, (x, v) in self.captured.items()
+                if k in captured or v not in self._nodes
+            }
+
+    @contextmanager
+    def reopened(self, nodes: list[Node]) -> Iterator[None]:
+        """Append to a region that was traced before."""
+        constants = dict(self._constants)
+        with self.builder.block(nodes):
+            yield
+        self._constants = constants
+
+    def hidden(self, d: Dim) -> bool:
+        """Tell whether a dim has symbols of regions that are closed."""
+        return not self.assumptions.open(d) <= self.assumptions.visible
+
+    def control(
+        self,
+        op: Op,
+        operands: Sequence[Operand],
+        attrs: Mapping[str, Any],
+        regions: Sequence[Block],
+        types: Sequence[Type],
+        hints: Sequence[str],
+    ) -> list[Tensor]:
+        """Append a node with regions."""
+        self.builder.loc = user_location()
+        results = self.builder.control(op, operands, attrs, regions, types, hints)
+        for v in results:
+            self._nodes[v] = self.builder.nodes[-1]
+        return list(map(self.tensor, results))
+
     # Ops ---------------------------------------------------------------------------
 
     def attr(self, a: Any) -> Any:
@@ -353,7 +483,10 @@ class Trace:
         xs = tuple(self.operand(x) for x in operands)
         attrs = {k: self.attr(a) for k, a in attrs.items()}
         if "count" in attrs and attrs["count"] is None:
-            attrs["count"] = self.assumptions.symbol(None, "cdefghij")
+            count = self.assumptions.symbol(None, "cdefghij")
+            self.assumptions.counts |= dims.symbols_of(count)
+            self.assumptions.learn(count)
+            attrs["count"] = count
         self.builder.loc = user_location()
         base = None
         if op.views is not None:
@@ -474,6 +607,14 @@ class Trace:
             if static is not None:
                 self.root().statics.append(static)
                 return static.value
+        if self.in_region and kind in ("bool", "index", "int"):
+            raise NeedsValue(
+                f"a value of a loop or branch, {self.type_of(t)}, is needed as a "
+                f"Python {kind}",
+                location=location,
+                rule="The body of a loop is traced once, for all iterations.",
+                hint="keep the value in NumPy operations",
+            )
         if kind == "bool":
             raise UnsupportedError(
                 f"a branch on a traced value, {self.type_of(t)}",
@@ -630,8 +771,26 @@ class Trace:
         unused = {
             s for v in self._pending for d in v.type.shape for s in dims.symbols_of(d)
         }
-        known = self.assumptions.facts.known
+        known = (*self.assumptions.facts.known, *self.given)
         return Facts(tuple(e for e in known if not dims.symbols_of(e) & unused))
+
+
+class HiddenTrace(Trace):
+    """What stands for items of a list that a loop appends to: nobody may read them."""
+
+    def __init__(self, assumptions: Assumptions) -> None:
+        super().__init__()
+        self.assumptions = assumptions
+
+    def check(self) -> None:
+        """Raise: an item is read."""
+        self.assumptions.check_complete(self)
+
+    def convert_to_python(self, t: Tensor, kind: str) -> Any:
+        self.check()
+
+    def apply(self, op: Op, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        self.check()
 
 
 def check_plain(x: Any, role: str) -> None:

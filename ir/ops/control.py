@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import IRError
+from ..errors import IRError, ShapeError
 from ..op import ZERO, Kind, Op, Sample, define
 from ..types import Type
 
@@ -60,18 +60,24 @@ WRITE = define(
 )
 
 
-def _size_type(x: Type, *, count: Any) -> Type:
+def _size_type(x: Type, *, count: Any, checked: bool = False) -> Type:
     if x.dtype.kind not in "iu" or x.shape:
         raise IRError(f"size: a 0-d integer is needed, not {x}")
     return x
 
 
+def _size(x: Any, *, count: Any, checked: bool = False) -> Any:
+    if checked and x < 0:
+        raise ShapeError("negative dimensions are not allowed")
+    return x
+
+
 SIZE = define(
     name="size",  # makes the symbol `count` stand for a computed integer
-    kind=Kind.SIZE,
+    kind=Kind.SIZE,  # `checked`: it has to be at least 0
     operands=("x",),
     infer=_size_type,
-    eager=lambda x, count: x,
+    eager=_size,
     derivatives=(ZERO,),
     lower="{0}",
     samples=_no_samples,

@@ -7,7 +7,7 @@ import retrograde as rg
 
 def test_a_sweep_of_element_writes_of_any_length():
     def sweep(u):
-        for j in range(1, u.shape[0] - 1):
+        for j in list(range(1, u.shape[0] - 1)):
             u[j] = 0.5 * (u[j - 1] + u[j + 1])
         return u.sum()
 

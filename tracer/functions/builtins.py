@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import DTypeError
+from .. import dispatch
 from ..location import user_location
-from ..symbols import SymInt, is_int
+from ..rows import Rows, backwards, enumerated, symbolic_range, zipped
+from ..symbols import SymInt, clamp, is_int
 from ..tensor import Tensor
 from ..values import is_tensor, is_traced
 from .core import apply, asarray, unsupported
@@ -114,6 +116,12 @@ def round_(x: Any, ndigits: Any = None) -> Any:
     return apply("number", r) if x.type.weak else r
 
 
+BUILTINS[range] = symbolic_range
+BUILTINS[enumerate] = enumerated
+BUILTINS[zip] = zipped
+BUILTINS[reversed] = backwards
+
+
 @_replaces(len)
 def len_(x: Any, /) -> Any:
     """Return the size of the first axis, symbolic in a trace."""
@@ -121,14 +129,17 @@ def len_(x: Any, /) -> Any:
         if not x.shape:
             raise DTypeError("len() of unsized object")
         return x.shape[0]
-    return builtins.len(x)
+    trace = dispatch.active_trace()
+    if trace is not None:
+        trace.check_complete(x)
+    return x.length if builtins.isinstance(x, Rows) else builtins.len(x)
 
 
 @_known_or(abs)
 def abs_(x: Any) -> Any:
     """Return the absolute value."""
     if builtins.isinstance(x, SymInt):
-        return -x if x < 0 else x  # type: ignore[operator]
+        return x.__abs__()  # type: ignore[attr-defined]
     return apply("absolute", x)
 
 
@@ -148,7 +159,9 @@ def pow_(x: Any, y: Any, mod: Any = None) -> Any:
 # ---------------------------------------------------------------- several arguments
 
 
-def _extremum(original: Callable[..., Any], beats: str) -> Callable[..., Any]:
+def _extremum(
+    original: Callable[..., Any], beats: str, of_ints: Callable[[Any, Any], Any]
+) -> Callable[..., Any]:
     @functools.wraps(original, updated=())
     def extremum(*args: Any, **kwargs: Any) -> Any:
         items = args[0] if builtins.len(args) == 1 else args
@@ -158,10 +171,19 @@ def _extremum(original: Callable[..., Any], beats: str) -> Callable[..., Any]:
             if kwargs.get("key") is not None:
                 raise unsupported(f"{original.__name__}: key= with computed values")
             return _fold(items, beats)
+        if isinstance(items, list | tuple) and not kwargs and _are_ints(items):
+            return functools.reduce(of_ints, items)
         return original(*args, **kwargs)
 
     BUILTINS[original] = extremum
     return extremum
+
+
+def _are_ints(items: Any) -> bool:
+    """Tell whether all are Python ints, and one of them is symbolic."""
+    return builtins.all(isinstance(x, int | SymInt) for x in items) and builtins.any(
+        isinstance(x, SymInt) for x in items
+    )
 
 
 def _fold(items: Any, beats: str) -> Any:
@@ -185,8 +207,8 @@ def _is_weak(x: Any) -> bool:
     return x.type.weak if is_tensor(x) else not hasattr(x, "dtype")
 
 
-min_ = _extremum(min, "less")
-max_ = _extremum(max, "greater")
+min_ = _extremum(min, "less", lambda a, b: clamp(a, None, b))
+max_ = _extremum(max, "greater", lambda a, b: clamp(a, b, None))
 
 
 @_replaces(sum)
@@ -195,7 +217,25 @@ def sum_of(iterable: Any, /, start: Any = 0) -> Any:
     if is_traced(iterable):
         r = sum_(iterable, 0)
         return r if is_int(start) and start == 0 else apply("add", start, r)
+    if builtins.isinstance(iterable, Rows):
+        return _operators().sum_of(iterable, start)
     return builtins.sum(iterable, start)
+
+
+@_replaces(next)
+def next_(iterator: Any, /, *default: Any) -> Any:
+    """Return the next item; not from an iterator of outside a traced loop."""
+    trace = dispatch.active_trace()
+    if trace is not None:
+        trace.check_complete(iterator)
+    return builtins.next(iterator, *default)
+
+
+def _operators() -> Any:
+    """Return the operators that trace."""
+    from ..convert import active_operators
+
+    return active_operators()
 
 
 @_replaces(any)

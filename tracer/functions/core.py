@@ -142,6 +142,12 @@ def all_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(range(ndim)) if axis is None else tuple(sorted(axis_tuple(axis, ndim)))
 
 
+def stack_of(items: Any) -> Any:
+    """Return the array whose rows a list got in a traced loop, or None."""
+    trace = dispatch.active_trace()
+    return trace.stack_of(items) if trace is not None and type(items) is list else None
+
+
 def as_shape(shape: Any) -> tuple[Any, ...]:
     """Return a shape argument as a tuple of sizes."""
     if is_int(shape):
@@ -152,7 +158,11 @@ def as_shape(shape: Any) -> tuple[Any, ...]:
 
 
 def _size(d: Any) -> Any:
-    if isinstance(d, int | SymInt):
+    if is_tensor(d) and d.is_traced and not d.shape and d.dtype.kind in "iu":
+        d = dispatch.active_trace().as_int(d)  # type: ignore[union-attr]
+    if isinstance(d, SymInt):
+        return d.as_size()
+    if isinstance(d, int):
         return d
     try:
         return d.__index__()

@@ -25,6 +25,7 @@ from .core import (
     product,
     promote,
     shape_of,
+    stack_of,
 )
 from .shapes import broadcast_to, diagonal, expand_dims, triangle
 
@@ -326,6 +327,9 @@ def _stacked(x: Any) -> Any:
     if isinstance(x, list | tuple):
         if not is_symbolic(x):
             return lift(np.asarray(x))
+        whole = stack_of(x)
+        if whole is not None:
+            return whole
         parts = [_stacked(e) for e in x]
         shapes = {shape_of(p) for p in parts}
         if len({len(s) for s in shapes}) != 1:

@@ -24,6 +24,7 @@ from .core import (
     implements,
     product,
     shape_of,
+    stack_of,
     unsupported,
 )
 from .shapes import atleast_1d, atleast_2d, atleast_3d
@@ -83,6 +84,9 @@ def stack(
     dtype: Any = None,
     casting: str = "same_kind",
 ) -> Any:
+    whole = stack_of(arrays) if is_int(axis) and axis == 0 and out is None else None
+    if whole is not None:
+        return cast(whole, dtype)
     xs = _arrays(arrays)
     if not xs:
         raise ShapeError("need at least one array to stack")
