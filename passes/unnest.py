@@ -24,6 +24,7 @@ tape around it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..ir import dims
@@ -126,6 +127,7 @@ class _Unnester(Rewriter):
                 self.uses[x] = self.uses.get(x, 0) + 1
         # Where a value can be read from: a node of a view that is not in the Func yet.
         self.found: dict[Value, Node] = {}
+        self.redirected: list[tuple[Value, Operand | None]] = []  # what it was
         self.grown: dict[Operand, Node] = {}  # the write that an array comes from
 
     def node(self, n: Node) -> None:
@@ -161,7 +163,21 @@ class _Unnester(Rewriter):
             if isinstance(x, Value) and isinstance(v, Value) and v in self.found:
                 new = self.read(v)
                 if type_of(new) == x.type:
+                    self.redirected.append((x, self.values.get(x)))
                     self.values[x] = new
+
+    @contextmanager
+    def region(self, node: Node) -> Iterator[list[Node]]:
+        """Build a region; what is read from an array in it is unknown after it."""
+        found, count = dict(self.found), len(self.redirected)
+        with super().region(node) as nodes:
+            yield nodes
+        self.found = {v: n for v, n in self.found.items() if v in found}
+        while len(self.redirected) > count:
+            x, before = self.redirected.pop()
+            del self.values[x]
+            if before is not None:
+                self.values[x] = before
 
     def read(self, v: Value) -> Any:
         """Return a value, read from the array that it is part of."""
@@ -295,9 +311,9 @@ class _Unnester(Rewriter):
                 return None
             above.append(under)
             under = definition(under.operands[0])
-        if under is None or not above or not self.is_single(under.result):
+        if under is None or not above or under.op.of != node.op.of:
             return None
-        if under.op.of != node.op.of or under.op.accumulates:
+        if under.op.accumulates or not self.is_single(under.result):
             return None
         if not is_number(under.operands[1], 0) or not same_place(node, under, 2):
             return None
