@@ -21,6 +21,7 @@ from ..runtime.pool import Results
 from .compile import compile_entry
 from .emit import Emitter, arena_slots, dim_text, late_symbols, name_of
 from .nests import Buffer, Program, Reg, Result, listing
+from .rows import LINES, ROWS
 
 C_ALIGNED, WRITEABLE = 0x101, 0x400  # bits of `flags.num`
 
@@ -58,7 +59,8 @@ def signature(p: Program, ndims: Sequence[int]) -> tuple[Any, ...]:
     for k, x in enumerate(p.params):
         t = numba_type(x.dtype)
         if isinstance(x, Buffer):
-            t = types.Array(t, ndims[k], "C", readonly=k not in written)
+            layout = "A" if k in p.layouts else "C"
+            t = types.Array(t, ndims[k], layout, readonly=k not in written)
         out.append(t)
     out += [types.int64] * len(p.symbols)
     ndim = {r.what: len(r.shape) for r in p.results if isinstance(r.what, Buffer)}
@@ -76,6 +78,36 @@ def normal(x: Any, dtype: DType) -> Any:
     """Return an argument as a C-contiguous, aligned array of native byte order."""
     a = np.asarray(x, dtype, "C")
     return a if a.flags.aligned else a.copy()
+
+
+def in_rows(x: Any, dtype: DType) -> Any:
+    """Return an argument as it is where only its rows are apart, else as `normal`."""
+    a = np.asarray(x)
+    if a.dtype is not dtype or not a.flags.aligned:
+        return normal(x, dtype)
+    least = dtype.itemsize
+    if a.shape[-1] > 1 and a.strides[-1] != least:
+        return normal(x, dtype)
+    for axis in reversed(range(a.ndim - 1)):
+        step = a.strides[axis]
+        least *= a.shape[axis + 1]
+        if a.shape[axis] > 1 and (step < least or step % dtype.itemsize):
+            return normal(x, dtype)
+        least = max(step, least)
+    return a
+
+
+def in_lines(x: Any, dtype: DType) -> Any:
+    """Return an argument as it is where its rows or columns are whole, else a copy."""
+    a = np.asarray(x)
+    if a.dtype is not dtype or not a.flags.aligned or min(a.shape) < 2:
+        return normal(x, dtype)
+    rows, columns = a.strides[-2:]
+    unit = dtype.itemsize
+    in_order = columns == unit and rows >= a.shape[-1] * unit
+    turned = rows == unit and columns >= a.shape[-2] * unit
+    whole = all(step > 0 and step % unit == 0 for step in a.strides)
+    return a if whole and (in_order or turned) else normal(x, dtype)
 
 
 class Arena:
@@ -102,6 +134,8 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
         "entry": compiled.call,
         "array": np.array,
         "normal": normal,
+        ROWS: in_rows,
+        LINES: in_lines,
         "fail": _failing(p),
         "read_only": _read_only,
     }
@@ -114,7 +148,8 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
 def _failing(p: Program) -> Callable[[int], None]:
     def fail(code: int) -> None:
         f = p.failures[code - 1]
-        raise f.error(f.message, location=f.location, rule=f.rule)
+        more: dict[str, Any] = dict(f.more)
+        raise f.error(f.message, location=f.location, rule=f.rule, **more)
 
     return fail
 
@@ -153,7 +188,7 @@ def _caller(p: Program, space: dict[str, Any]) -> list[str]:
             f"    if {array}a{k}.dtype is not {d} or "
             f"a{k}.flags.num & {C_ALIGNED} != {C_ALIGNED}:"
         )
-        add(f"        a{k} = normal(a{k}, {d})")
+        add(f"        a{k} = {p.layouts.get(k, 'normal')}(a{k}, {d})")
     for line in _sizes(p):
         add(f"    {line}")
     call = [*names, *symbols]
@@ -233,7 +268,8 @@ def _shown(r: Result, space: dict[str, Any]) -> str:
         if r.what.place != "local":
             return r.what.name
         shape = ", ".join(map(dim_text, r.shape))
-        return f"{r.what.name}.reshape(({shape},))"
+        size = dim_text(dims.product(r.shape))  # one that grew has room for more
+        return f"{r.what.name}[:{size}].reshape(({shape},))"
     name = r.what.name
     if r.weak:
         return name

@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..ir import dims
-from ..ir.errors import ShapeError
-from ..ir.func import Node, Operand, Value, free_values
+from ..ir.dims import Dim, Symbol
+from ..ir.errors import OutcomeError, ShapeError
+from ..ir.func import Node, Operand, Value, free_values, type_of
 from ..ir.types import I64
 from ..ir.verify import loop_facts
-from .kernels import Stored, cast, compare, whole
+from .kernels import Stored, at, cast, compare, whole
 from .nests import (
     Apply,
     Bind,
     Buffer,
+    Grow,
     If,
     Lit,
     Load,
@@ -50,7 +52,7 @@ def _enter(low: Lowering, node: Node) -> list[Carry]:
     """Give every carry its place, with the initial value in it."""
     carries: list[Carry] = []
     for x, p, v in zip(
-        node.operands, node.regions[0].params, node.results, strict=True
+        node.operands, node.regions[0].params, node.results, strict=False
     ):
         if not p.type.shape:
             start = cast(low.element(x, ()), p.type.dtype)
@@ -213,18 +215,58 @@ def while_loop(low: Lowering, node: Node) -> None:
     carries = _enter(low, node)
     _define(low, test.params, carries)
     made = len(low.buffers)
+    count: Dim | None = node.attrs.get("count")
+    stacks = _stacks(low, node, count)
     with low.into() as before:
         low.block(test, also=free_values(region))
         condition = low.let(low.element(test.results[0], ()))
     with low.into() as body:
         low.block(region)
-        turns = _give_back(low, region.results, test.params, carries, made)
+        _stack(low, region.results[len(carries) :], stacks, count)
+        yielded = region.results[: len(carries)]
+        turns = _give_back(low, yielded, test.params, carries, made)
+        if count is not None:
+            low.emit(Bind(_symbol(count), at(dims.add(count, 1))))
         low.close()
     low.close()
     counts = _counted(low, turns, body)
     low.emit(While(before, condition, body))
     _turn_back(low, turns, counts)
-    _define(low, node.results, carries)
+    _define(low, node.results, [*carries, *stacks])
+
+
+def _symbol(count: Dim) -> Symbol:
+    s = dims.as_symbol(count)
+    assert s is not None
+    return s
+
+
+def _stacks(low: Lowering, node: Node, count: Dim | None) -> list[Buffer]:
+    """Start counting, and make the buffers that grow with every iteration."""
+    if count is None:
+        return []
+    low.late.add(_symbol(count))
+    low.known.add(_symbol(count))
+    low.emit(Bind(_symbol(count), Lit(0, I64)))
+    return [low.target(v) for v in node.results[len(node.operands) :]]
+
+
+def _stack(
+    low: Lowering,
+    yielded: Sequence[Operand],
+    stacks: Sequence[Buffer],
+    count: Dim | None,
+) -> None:
+    """Append what is yielded to the buffers that hold an entry per iteration."""
+    for x, b in zip(yielded, stacks, strict=True):
+        assert count is not None
+        entry = dims.product(type_of(x).shape)
+        low.emit(Grow(b, dims.mul(dims.add(count, 1), entry)))
+        start = dims.mul(count, entry)
+        if type_of(x).shape:
+            low.copy_into(b, low.stored(x), start)
+        else:
+            low.emit(Store(b, start, cast(low.element(x, ()), b.dtype)))
 
 
 def branch(low: Lowering, node: Node) -> None:
@@ -259,10 +301,10 @@ def _zero(v: Value) -> object:
 
 def size(low: Lowering, node: Node) -> None:
     """Lower `size`: the symbol stands for the computed integer from here on."""
-    symbol = dims.as_symbol(node.attrs["count"])
-    assert symbol is not None
+    count = node.attrs["count"]
+    symbol = dims.as_symbol(count)
     x = low.let(cast(low.element(node.operands[0], ()), I64))
-    if symbol in low.known:  # computed again
+    if symbol is None or symbol in low.known:  # a number, or computed again
         low.values[node.result] = x
         return
     if node.attrs.get("checked"):
@@ -275,4 +317,17 @@ def size(low: Lowering, node: Node) -> None:
     low.late.add(symbol)
     low.known.add(symbol)
     low.emit(Bind(symbol, x))
-    low.values[node.result] = x
+
+
+def check(low: Lowering, node: Node) -> None:
+    """Leave the kernel where a value is not the one that the program is for."""
+    value, number = node.attrs["value"], node.attrs["number"]
+    x = low.element(node.operands[0], ())
+    other = Lit(value, x.dtype)
+    low.fail_where(
+        compare("!=", low.let(x), other),
+        OutcomeError,
+        f"{node.op.name}: outcome {number} is not {value}",
+        node.loc,
+        number=number,
+    )

@@ -28,6 +28,7 @@ from .nests import (
     Cast,
     Check,
     Fill,
+    Grow,
     If,
     Let,
     Lit,
@@ -49,8 +50,12 @@ from .nests import (
 
 SCALARS = {"abs": "absolute"}  # templates that bear a builtin's name
 _CALL = re.compile(r"\b([a-z_]\w*)\(")
+_NAME = re.compile(r"[a-z]\w*")
 _FLOAT = re.compile(r"(?<![\w.])\d+\.\d+(?:e[-+]?\d+)?")
-MEMORY = "address cast convert copy fill load offset pointer reassoc_add size store"
+MEMORY = (
+    "address cast convert copy fill grown load offset pointer reassoc_add size store "
+    "stride"
+)
 ALIGN = 64  # bytes, of every buffer in the arena
 
 HEADER = (
@@ -126,7 +131,7 @@ class Emitter:
             zeros = [self.zero(x) for x in extra]
             self.failed = f"return %d, {', '.join(zeros)}"
         lines = list(self.lines(self.p.body, "    "))
-        head = list(self.head())
+        head = list(self.head(lines))
         tail = [f"    {x}" for x in self.kept()]
         done = "    return 0"
         if extra:
@@ -170,9 +175,10 @@ class Emitter:
             names.append("arena")
         return names
 
-    def head(self) -> Iterator[str]:
+    def head(self, body: list[str]) -> Iterator[str]:
         for s, k, axis in self.p.sizes:
             yield f"    {name_of(s)} = size(a{k}, {axis})"
+        yield from self.steps(body)
         for b in self.p.buffers:
             if b.place in ("param", "result", "constant"):
                 yield f"    p_{b.name} = pointer({b.name})"
@@ -185,6 +191,19 @@ class Emitter:
                 where = f"cast(offset(p_arena, q), {type_name(b.dtype)})"
                 yield f"    p_{b.name} = {where}"
             yield f"    q += {dim_text(size)}"
+
+    def steps(self, body: list[str]) -> Iterator[str]:
+        """Read the steps of parameters that the body uses."""
+        used = set(_NAME.findall("\n".join(body))) if self.p.steps else set()
+        lines = []
+        for s in reversed(self.p.steps):  # outer axes first: they need inner ones
+            name = name_of(s.symbol)
+            if name in used:
+                least = "" if s.least == 1 else f"{dim_text(s.least)}, "
+                used.update(_NAME.findall(least))
+                step = f"stride(a{s.param}, {s.axis})"
+                lines.append(f"    {name} = max({step}, {least}1)")
+        yield from reversed(lines)
 
     def kept(self) -> Iterator[str]:
         """Use local arrays once more, so that they live until here."""
@@ -268,6 +287,11 @@ class Emitter:
                 shape = f"{dim_text(b.size)}, {type_name(b.dtype)}"
                 yield f"{indent}{b.name} = empty({shape})"
                 yield f"{indent}p_{b.name} = pointer({b.name})"
+            case Grow():
+                b, size = s.buffer, dim_text(s.size)
+                yield f"{indent}if {size} > size({b.name}, 0):"
+                yield f"{indent}    {b.name} = grown({b.name}, {size})"
+                yield f"{indent}    p_{b.name} = pointer({b.name})"
             case Call():
                 left = f"{s.result} = " if s.result else ""
                 yield f"{indent}{left}{self.call(s)}"

@@ -10,7 +10,7 @@ branches of the program in `control.py`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +62,7 @@ from .nests import (
     Statement,
     Store,
 )
+from .rows import Rows, has_calls, layout_of, points
 
 Kinds = Callable[["Lowering", Node], None]
 
@@ -132,6 +133,7 @@ class Lowering:
         self.scopes = 0
         self.alive: list[dict[Buffer, int]] = []  # per open block: last use
         self.outer: list[tuple[set[Symbol], set[Symbol]]] = []  # symbols around blocks
+        self.rows = Rows()
 
     # Names, checks, memory --------------------------------------------------------
 
@@ -174,9 +176,10 @@ class Lowering:
         message: str,
         location: Location | None,
         rule: str = "",
+        **more: object,
     ) -> None:
         """Check a condition now; the kernel stops with the error where it holds."""
-        failure = Failure(error, message, location, rule)
+        failure = Failure(error, message, location, rule, tuple(more.items()))
         if failure in self.failures:
             code = self.failures.index(failure) + 1
         else:
@@ -279,20 +282,31 @@ class Lowering:
     def contiguous(self, x: Operand) -> Stored:
         """Return an operand in memory in C order, copied where it is a view."""
         s = self.stored(x)
-        if s.whole:
-            return s
+        if self.fills(s):
+            return whole(s.buffer, s.shape)
         b = self.allocate(s.buffer.dtype, s.shape)
         self.copy_into(b, s)
         return whole(b, s.shape)
 
-    def copy_into(self, b: Buffer, s: Stored) -> None:
-        """Copy all elements of `s` into `b`, in C order."""
-        if s.whole:
-            self.emit(Move(b, 0, s.buffer, 0, dims.product(s.shape)))
+    def fills(self, s: Stored) -> bool:
+        """Tell whether elements fill the buffer in C order; see Note [rows apart]."""
+        together = self.rows.together((s.buffer,))
+        if s.whole or not together or dims.product(s.shape) != s.buffer.size:
+            return s.whole
+        index, position = points(s.shape)
+        if dims.substitute(s.at(index), together) != position:
+            return False
+        self.rows.pack(s.buffer)
+        return True
+
+    def copy_into(self, b: Buffer, s: Stored, start: Dim = 0) -> None:
+        """Copy all elements of `s` into `b` from `start` on, in C order."""
+        if self.fills(s):
+            self.emit(Move(b, start, s.buffer, 0, dims.product(s.shape)))
             return
         with self.loops(s.shape) as index:
             x = self.let(Load(s.buffer, s.at(index), s.buffer.dtype))
-            self.emit(Store(b, linear(index, s.shape), x))
+            self.emit(Store(b, dims.add(start, linear(index, s.shape)), x))
 
     @contextmanager
     def loops(self, shape: Shape) -> Iterator[Index]:
@@ -375,15 +389,40 @@ class Lowering:
         alive: dict[Buffer, int] = {}
         self.alive.append(alive)
         self.outer.append((set(self.known), set(self.late)))
+        waiting: dict[int, Node] = {}  # products to be lowered with their users
         for k, node in enumerate(b.nodes):
-            self.node(node)
-            for v in node.results:
+            user = self.later(b, k, waiting)
+            if user is not None:
+                waiting[user] = node
+            elif k in waiting:
+                self.with_product(waiting[k], node)
+            else:
+                self.node(node)
+            for v in (*node.results, *(waiting[k].results if k in waiting else ())):
                 p = self.values.get(v)
                 if isinstance(p, Stored) and p.buffer in alive:
                     alive[p.buffer] = max(alive[p.buffer], last.get(v, -1))
             for buffer in [x for x, until in alive.items() if until <= k]:
                 del alive[buffer]
                 self.release(buffer)
+
+    def later(self, b: Block, k: int, taken: Container[int]) -> int | None:
+        """Return the user that a product is lowered with; see `destinations`."""
+        from . import destinations
+
+        if b.nodes[k].op.kind is not Kind.CONTRACTION:
+            return None
+        user = destinations.later(self, b, k, taken)
+        if user is not None:
+            destinations.keep(self, b.nodes[k], user)
+        return user
+
+    def with_product(self, product: Node, user: Node) -> None:
+        from . import destinations
+
+        if not destinations.lower(self, product, user):
+            self.node(product)
+            self.node(user)
 
     def close(self) -> None:
         """End a region: all that it allocated is free, its symbols are gone."""
@@ -410,6 +449,8 @@ class Lowering:
                     control.branch(self, node)
                 case Kind.SIZE:
                     control.size(self, node)
+                case Kind.CHECK:
+                    control.check(self, node)
                 case Kind.FUSED:
                     region = node.regions[0]
                     order = node.attrs.get("order", ())
@@ -436,9 +477,21 @@ class Lowering:
         def where(index: Index) -> Dim:
             return base.at(base_index(node, index, given))
 
-        space = [dims.symbol(f"_p{k}") for k in range(len(canonical(v.type.shape)))]
-        index = place(v.type.shape, space)
-        same = base.whole and where(index) == linear(index, v.type.shape)
+        index, position = points(v.type.shape)
+        if has_calls(where(index)):
+            together = self.rows.together((base.buffer,))
+            if not has_calls(dims.substitute(where(index), together)):
+                self.rows.pack(base.buffer)  # it is reshaped as a whole
+                self.define(
+                    v,
+                    Stored(
+                        base.buffer,
+                        lambda index: dims.substitute(where(index), together),
+                        v.type.shape,
+                    ),
+                )
+                return
+        same = base.whole and where(index) == position
         filled = same and dims.product(v.type.shape) == dims.product(base.shape)
         self.define(v, Stored(base.buffer, where, v.type.shape, filled))
 
@@ -582,6 +635,8 @@ def lower(f: Func, name: str) -> Program:
         low.failures,
         results,
         low.scopes,
+        [s for steps in low.rows.steps.values() for s in steps],
+        low.rows.final(),
     )
 
 
@@ -605,10 +660,27 @@ def _enter(low: Lowering) -> tuple[list[Buffer | Reg], list[tuple[Symbol, int, i
             if s is not None and s not in known:
                 known.add(s)
                 sizes.append((s, k, axis))
-    for p, x in zip(f.params, params, strict=True):
+    layouts = layout_of(f)
+    for k, (p, x) in enumerate(zip(f.params, params, strict=True)):
         if isinstance(x, Buffer):
-            low.define(p, whole(x, p.type.shape))
+            low.define(p, _given(low, x, k, p.type.shape, layouts.get(p, "")))
+    low.facts = low.rows.facts(low.facts)
     return params, sizes
+
+
+def _given(low: Lowering, b: Buffer, k: int, shape: Shape, layout: str) -> Stored:
+    """Return a parameter in memory, with steps of its own where it is only read."""
+    steps = low.rows.add(b, k, shape, layout) if layout else ()
+    if b not in low.rows.steps:
+        return whole(b, shape)
+
+    def at(index: Index) -> Dim:
+        offset: Dim = 0
+        for i, step in zip(index, steps, strict=True):
+            offset = dims.add(offset, dims.mul(i, step))
+        return offset
+
+    return Stored(b, at, shape)
 
 
 def _find_homes(low: Lowering) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,6 +54,7 @@ from .nests import (
     Statement,
     Store,
     every,
+    leaves,
     rewrite_dims,
     scalars_of,
 )
@@ -339,7 +341,7 @@ def _nest(
     axes = [Axis(*low.symbol("i"), d, s) for d, s in zip(space, each, strict=True)]
     nest = Nest(low, nodes, axes)
     nest.before = low.body
-    buffers = [_buffer(low, node, out) for _, node, out in roots]
+    buffers = [buffer_of(low, node, out) for _, node, out in roots]
     with low.into() as body:
         _warm(nest, nodes, space)
         for (r, node, out), b in zip(roots, buffers, strict=True):
@@ -353,7 +355,7 @@ def _nest(
         _define(nest, node, out, b)
 
 
-def _buffer(low: Lowering, node: Node, out: Value) -> Buffer | None:
+def buffer_of(low: Lowering, node: Node, out: Value) -> Buffer | None:
     """Return the buffer of a result, with the base of a scatter in it."""
     t = out.type
     if node.op.kind is not Kind.SCATTER:
@@ -711,6 +713,7 @@ def _collapse(nest: Nest, axes: list[Axis], body: list[Statement]) -> list[Axis]
     i and j of sizes n and m become one loop of n*m where all dims use i*m + j only.
     """
     axes = list(axes)
+    _substitute(nest, body, nest.low.rows.packed)
     k = len(axes) - 2
     while k >= 0:
         a, b = axes[k], axes[k + 1]
@@ -718,13 +721,36 @@ def _collapse(nest: Nest, axes: list[Axis], body: list[Statement]) -> list[Axis]
             (a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions
         )
         folds = any(r.fold.index for r in nest.reductions) or a.step + b.step < 2
-        if kept and not folds and _one_run(nest, body, a, b):
+        if (
+            kept
+            and not folds
+            and (_one_run(nest, body, a, b) or _pack(nest, body, a, b))
+        ):
             _substitute(nest, body, {a.symbol: 0})
             axes[k : k + 2] = [Axis(b.symbol, b.index, dims.mul(a.size, b.size))]
             for r in nest.reductions:
                 r.over -= {a.symbol}
         k -= 1
     return axes
+
+
+def _pack(nest: Nest, body: list[Statement], a: Axis, b: Axis) -> bool:
+    """Pack parameters if that makes one run of two loops; see Note [rows apart]."""
+    runs = {a.symbol, b.symbol}
+    buffers = {
+        leaf.buffer
+        for s in every(body)
+        for x in scalars_of(s)
+        for leaf in leaves(x)
+        if isinstance(leaf, Load) and runs & dims.symbols_of(leaf.offset)
+    }
+    together = nest.low.rows.together(tuple(buffers))
+    if not together or not _one_run(nest, body, a, b, together):
+        return False
+    for buffer in buffers:
+        nest.low.rows.pack(buffer)
+    _substitute(nest, body, together)
+    return True
 
 
 def _dims(nest: Nest, body: list[Statement]) -> set[Dim]:
@@ -746,8 +772,15 @@ def _dims(nest: Nest, body: list[Statement]) -> set[Dim]:
     return found
 
 
-def _one_run(nest: Nest, body: list[Statement], a: Axis, b: Axis) -> bool:
+def _one_run(
+    nest: Nest,
+    body: list[Statement],
+    a: Axis,
+    b: Axis,
+    given: Mapping[Symbol, Dim] = MappingProxyType({}),
+) -> bool:
     for d in _dims(nest, body):
+        d = dims.substitute(d, given)
         used = dims.symbols_of(d)
         if a.symbol not in used and b.symbol not in used:
             continue
@@ -760,7 +793,12 @@ def _one_run(nest: Nest, body: list[Statement], a: Axis, b: Axis) -> bool:
     return True
 
 
-def _substitute(nest: Nest, body: list[Statement], values: dict[Symbol, Dim]) -> None:
+def _substitute(
+    nest: Nest, body: list[Statement], values: Mapping[Symbol, Dim]
+) -> None:
+    if not values:
+        return
+
     def change(d: Dim) -> Dim:
         return dims.substitute(d, values)
 

@@ -237,6 +237,14 @@ class Allocate:
 
 
 @dataclass(eq=False, slots=True)
+class Grow:
+    """Make room for `size` elements in a local buffer; those that it has are kept."""
+
+    buffer: Buffer
+    size: Dim
+
+
+@dataclass(eq=False, slots=True)
 class Call:
     """Call a library routine; arguments are buffers with offsets, dims and flags."""
 
@@ -260,6 +268,7 @@ Statement: TypeAlias = (
     | Rotate
     | Fill
     | Allocate
+    | Grow
     | Call
 )
 
@@ -272,6 +281,7 @@ class Failure:
     message: str
     location: Location | None
     rule: str = ""
+    more: tuple[tuple[str, object], ...] = ()  # other arguments of the error
 
 
 @dataclass(eq=False, slots=True)
@@ -288,7 +298,22 @@ class Program:
     failures: list[Failure]
     results: list[Result]
     scopes: int = 0
-    uses: set[str] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    layouts: dict[int, str] = field(default_factory=dict)  # of parameters not packed
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The symbol of a parameter's step along an axis.
+
+    It is at least `least`, and `packed` where the array fills its memory in C order.
+    """
+
+    symbol: Symbol
+    param: int
+    axis: int
+    least: Dim
+    packed: Dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +486,8 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
                 )
             case Allocate():
                 yield f"{indent}allocate {s.buffer!r}"
+            case Grow():
+                yield f"{indent}grow {s.buffer.name} to {s.size}"
             case Call():
                 shown = ", ".join(
                     f"{a[0].name}[{a[1]}]" if isinstance(a, tuple) else str(a)

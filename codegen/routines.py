@@ -1,21 +1,20 @@
-"""Whole-array operations: products, scans, sorts, joins, masks."""
+"""Whole-array operations: scans, sorts, joins, masks."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..ir import dims
-from ..ir.access import Index, linear, project
+from ..ir.access import Index, linear
 from ..ir.dims import Dim
 from ..ir.errors import ShapeError, UnsupportedError
 from ..ir.func import Node, Operand, type_of
 from ..ir.op import Fold, Kind
-from ..ir.types import F32, F64, I64, DType, Shape, Type, promote
-from .kernels import Stored, at, cast, compare, plus, supported, whole
-from .nest import BLOCK, start_of, step
+from ..ir.types import I64, DType, Shape, promote
+from . import products
+from .kernels import at, cast, compare, plus, supported, whole
+from .nest import start_of, step
 from .nests import (
     Apply,
     At,
@@ -45,7 +44,7 @@ def lower(low: Lowering, node: Node) -> None:
         supported(v.type.dtype)
     match node.op.kind:
         case Kind.CONTRACTION:
-            _matmul(low, node)
+            products.lower(low, node)
         case Kind.JOIN:
             _join(low, node)
         case Kind.SCAN:
@@ -269,170 +268,3 @@ def _mask_scatter(low: Lowering, node: Node) -> None:
 
     _each_selected(low, mask, type_of(new).shape[1:], write)
     low.define(v, whole(out, v.type.shape))
-
-
-# ---------------------------------------------------------------- products
-
-
-def _matmul(low: Lowering, node: Node) -> None:
-    """Lower matmul: a stack of matrix products, vectors as matrices of one line."""
-    x, y = node.operands
-    v = node.result
-    assert node.op.computes is not None
-    dtype = node.op.computes(type_of(x), type_of(y))[0]
-    supported(dtype)
-    left = _Matrix(low, x, column=False)
-    right = _Matrix(low, y, column=True)
-    m, k, n = left.rows, left.columns, right.columns
-    stack = v.type.shape[: max(len(left.stack), len(right.stack))]
-    out = low.target(v) if v.type.shape else low.allocate(dtype, ())
-    product = dims.product((m, k, n))
-    small = isinstance(product, int) and product <= SMALL
-    vectors = m == 1 and n == 1
-    if dtype not in (F32, F64) or small or vectors:
-        _plain_product(low, left, right, stack, out, dtype)
-    else:
-        left.prepare(dtype)
-        right.prepare(dtype)
-        with low.loops(stack) as index:
-            where = dims.mul(linear(index, stack), dims.mul(m, n))
-            _blas_product(low, left, right, index, stack, out, where)
-    low.define(v, whole(out, v.type.shape))
-
-
-class _Matrix:
-    """One operand as a stack of matrices."""
-
-    def __init__(self, low: Lowering, x: Operand, *, column: bool) -> None:
-        self.low = low
-        t: Type = type_of(x)
-        self.stored = low.stored(x)
-        self.vector = t.ndim == 1
-        self.column = column
-        self.rows: Dim
-        self.columns: Dim
-        self.stack: Shape = t.shape[:-2]
-        if self.vector:
-            size = t.shape[0]
-            self.rows, self.columns = (size, 1) if column else (1, size)
-        else:
-            self.rows, self.columns = t.shape[-2:]
-
-    def where(self, index: Index, stack: Shape, i: Dim, j: Dim) -> Dim:
-        """Return the offset of element (i, j) of the matrix at an index of `stack`."""
-        if self.vector:
-            return self.stored.at((i if self.column else j,))
-        return self.stored.at((*project(index, stack, self.stack), i, j))
-
-    def element(self, index: Index, stack: Shape, i: Dim, j: Dim) -> Scalar:
-        b = self.stored.buffer
-        return Load(b, self.where(index, stack, i, j), b.dtype)
-
-    def prepare(self, dtype: DType) -> None:
-        """See to it that BLAS can take the operand: dtype and strides."""
-        s = self.stored
-        if s.buffer.dtype == dtype and self.steps() is not None:
-            return
-        b = self.low.allocate(dtype, s.shape)
-        with self.low.loops(s.shape) as index:
-            value = self.low.let(Load(s.buffer, s.at(index), s.buffer.dtype))
-            self.low.emit(Store(b, linear(index, s.shape), cast(value, dtype)))
-        self.stored = Stored(b, lambda index: linear(index, s.shape), s.shape, True)
-
-    def steps(self) -> tuple[bool, Dim] | None:
-        """Return (is transposed, leading dimension), None where there is neither.
-
-        For a vector it is (False, step).
-        """
-        stack = tuple(dims.symbol(f"_m{k}") for k in range(len(self.stack)))
-        i, j = dims.symbol("_mi"), dims.symbol("_mj")
-        d = self.where(stack, self.stack, i, j)
-        rows = _slope(d, i)
-        columns = _slope(d, j)
-        if rows is None or columns is None:
-            return None
-        facts = self.low.facts
-        if self.vector:
-            along = rows if self.column else columns
-            ok = along != 0 and (
-                isinstance(along, int) or facts.proves(dims.add(along, -1))
-            )
-            return (False, along) if ok else None
-        if columns == 1 and facts.proves(rows - self.columns):
-            return False, rows
-        if rows == 1 and facts.proves(columns - self.rows):
-            return True, columns
-        return None
-
-
-def _slope(d: Dim, i: Dim) -> Dim | None:
-    """Return the constant step of `d` along the symbol `i`."""
-    s = dims.as_symbol(i)
-    assert s is not None
-    zero = dims.substitute(d, {s: 0})
-    slope = dims.add(dims.substitute(d, {s: 1}), dims.mul(zero, -1))
-    if s in dims.symbols_of(slope):
-        return None
-    if dims.add(zero, dims.mul(slope, i)) != d:
-        return None
-    others = {x for x in dims.symbols_of(slope) if x.name.startswith("_m")}
-    return None if others else slope
-
-
-def _plain_product(
-    low: Lowering,
-    left: _Matrix,
-    right: _Matrix,
-    stack: Shape,
-    out: Buffer,
-    dtype: DType,
-) -> None:
-    m, k, n = left.rows, left.columns, right.columns
-    with low.loops((*stack, m, n)) as index:
-        *at_stack, i, j = index
-        acc = low.variable(Lit(np.zeros((), dtype).item(), dtype), "acc")
-        s, at_k = low.symbol("k")
-        with low.into() as body:
-            here = tuple(at_stack)
-            x = cast(low.let(left.element(here, stack, i, at_k)), dtype)
-            y = cast(low.let(right.element(here, stack, at_k, j)), dtype)
-            product = Apply("({0} * {1})", (x, y), dtype)
-            blocked = dtype.kind == "f"
-            if not blocked:
-                total = Apply("({0} + {1})", (acc, product), dtype)
-                low.emit(Set(acc.name, total))
-        loop = Loop(s, 0, k, 1, body)
-        if blocked:
-            part = Reg(low.fresh("part"), dtype)
-            body.append(Set(part.name, product, plus=True))
-            loop.block = BLOCK
-            loop.opening = [Set(part.name, Lit(0.0, dtype))]
-            added = Apply("({0} + {1})", (acc, part), dtype)
-            loop.closing = [Set(acc.name, added)]
-        low.emit(loop)
-        low.emit(Store(out, linear(index, (*stack, m, n)), acc))
-
-
-def _blas_product(
-    low: Lowering,
-    left: _Matrix,
-    right: _Matrix,
-    index: Index,
-    stack: Shape,
-    out: Buffer,
-    where: Dim,
-) -> None:
-    m, k, n = left.rows, left.columns, right.columns
-    a = (left.stored.buffer, left.where(index, stack, 0, 0))
-    b = (right.stored.buffer, right.where(index, stack, 0, 0))
-    c = (out, where)
-    ta, lda = left.steps() or (False, 1)
-    tb, ldb = right.steps() or (False, 1)
-    if right.vector and not left.vector:
-        rows, columns = (k, m) if ta else (m, k)
-        low.emit(Call("blas.gemv", (ta, rows, columns, a, lda, b, ldb, c, 1)))
-    elif left.vector and not right.vector:
-        rows, columns = (n, k) if tb else (k, n)
-        low.emit(Call("blas.gemv", (not tb, rows, columns, b, ldb, a, lda, c, 1)))
-    else:
-        low.emit(Call("blas.gemm", (ta, tb, m, n, k, a, lda, b, ldb, c, n)))

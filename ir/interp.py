@@ -59,14 +59,16 @@ def run(f: Func, *args: Any, symbols: Mapping[Symbol, int] | None = None) -> lis
     >>> run(f, np.ones(2))
     [array([1., 1.])]
     """
-    machine = _Machine(bind_symbols(f, args, symbols))
+    machine = Machine(bind_symbols(f, args, symbols))
     for p, x in zip(f.params, args, strict=True):
         machine.values[p] = x
     machine.nodes(f.body)
     return [machine.get(x) for x in f.results]
 
 
-class _Machine:
+class Machine:
+    """Runs nodes one after the other; `values` and `symbols` are what is known."""
+
     def __init__(self, symbols: dict[Symbol, int]) -> None:
         self.symbols = symbols
         self.values: dict[Value, Any] = {}
@@ -161,15 +163,31 @@ class _Machine:
         test, body = node.regions
         state = [self.get(x) for x in node.operands]
         outer = dict(self.symbols)
+        carries, trips = len(state), 0
+        stacks: list[list[Any]] = [[] for _ in node.results[carries:]]
         while True:
             self.define(test.params, state)
             self.nodes(test)  # the body sees what the test defines, symbols too
             if not self.get(test.results[0]):
                 break
             state = self.region(body)
+            for stack, x in zip(stacks, state[carries:], strict=True):
+                stack.append(np.array(x))
+            del state[carries:]
             self.symbols = dict(outer)
+            trips += 1
         self.symbols = outer
-        self.define(node.results, state)
+        count = node.attrs.get("count")
+        if count is not None:
+            symbol = dims.as_symbol(count)
+            assert symbol is not None
+            self.symbols[symbol] = trips
+        stacked = map(self.stacked, node.results[carries:], stacks)
+        self.define(node.results, [*state, *stacked])
+
+    def stacked(self, v: Value, entries: Sequence[Any]) -> Any:
+        shape = tuple(dims.evaluate(d, self.symbols) for d in v.type.shape)
+        return np.array(entries, v.type.dtype).reshape(shape)
 
 
 def equal_results(a: Sequence[Any], b: Sequence[Any]) -> bool:

@@ -23,13 +23,6 @@ def active_operands(node: Node) -> Iterator[Value]:
                 yield x
 
 
-def carried(node: Node) -> Iterator[tuple[Value, Operand, Operand, Value]]:
-    """Yield parameter, initial value, next value and result of every carry."""
-    last = node.regions[-1].results
-    params = node.regions[0].params
-    yield from zip(params, node.operands, last, node.results, strict=True)
-
-
 def forward(nodes: Iterable[Node], active: set[Value]) -> None:
     """Add to `active` every value that depends on it."""
     for node in nodes:
@@ -58,13 +51,14 @@ def _mark(targets: Iterable[Value], xs: Iterable[Operand], active: set[Value]) -
 
 def _forward_loop(node: Node, active: set[Value]) -> None:
     params = node.regions[0].params
+    count = len(params)
     _mark(params, node.operands, active)
-    _mark(node.results, node.operands, active)
+    _mark(node.results[:count], node.operands, active)
     while True:
         for region in node.regions:
             forward(region.nodes, active)
         _mark(node.results, node.regions[-1].results, active)
-        if not _mark(params, node.regions[-1].results, active):
+        if not _mark(params, node.regions[-1].results[:count], active):
             return
 
 
@@ -95,14 +89,15 @@ def _mark_back(
 def loop_backward(node: Node, useful: set[Value]) -> None:
     """Do `backward` for a loop: its carries, and what its regions capture."""
     params, last = node.regions[0].params, node.regions[-1].results
+    count = len(params)
     _mark_back(node.results, last, useful)
-    _mark_back(node.results, node.operands, useful)
-    _mark_back([*node.results], [*params], useful)
+    _mark_back(node.results[:count], node.operands, useful)
+    _mark_back(node.results[:count], params, useful)
     while True:
         before = len(useful)
         for region in reversed(node.regions):
             backward(region.nodes, useful)
-        _mark_back(params, last, useful)
+        _mark_back(params, last[:count], useful)
         if len(useful) == before:
             break
     _mark_back(params, node.operands, useful)

@@ -19,6 +19,7 @@ from ..ir.op import Kind
 from .scope import defined_symbol, definers
 
 LOOPS = (Kind.FOR, Kind.WHILE)
+EFFECTS = (Kind.WRITE, Kind.CHECK)
 
 
 def dce(f: Func) -> Func:
@@ -52,15 +53,15 @@ class _Live:
         self.nodes: set[Node] = set()
         self.symbols: set[Symbol] = set()
         self.todo: list[Value | Node] = []
-        writes: list[Node] = []
-        self.enter(f.body, None, writes)
+        effects: list[Node] = []
+        self.enter(f.body, None, effects)
         self.need(f.results)
-        for node in writes:
+        for node in effects:
             self.run(node)
             self.need(node.operands)
         self.spread()
 
-    def enter(self, block: Block, around: Node | None, writes: list[Node]) -> None:
+    def enter(self, block: Block, around: Node | None, effects: list[Node]) -> None:
         for node in block.nodes:
             self.around[node] = around
             for k, v in enumerate(node.results):
@@ -68,13 +69,13 @@ class _Live:
             s = defined_symbol(node)
             if s is not None and node in self.definers:
                 self.defines.setdefault(s, []).append(node)
-            if node.op.kind is Kind.WRITE:
-                writes.append(node)
+            if node.op.kind in EFFECTS:
+                effects.append(node)
             if node.op.kind in LOOPS:
                 for k, p in enumerate(node.regions[0].params):
                     self.carry_of[p] = (node, k)
             for region in node.regions:
-                self.enter(region, node, writes)
+                self.enter(region, node, effects)
 
     # Marking ----------------------------------------------------------------------
 
@@ -94,7 +95,10 @@ class _Live:
                 if s not in self.symbols:
                     self.symbols.add(s)
                     for node in self.defines.get(s, ()):
-                        self.need(node.results)
+                        if node.regions:  # it counts its iterations
+                            self.run(node)
+                        else:
+                            self.need(node.results)
 
     def run(self, node: Node) -> None:
         """Mark a node as executed: its dims, its tests, and what it stands in."""
@@ -124,8 +128,10 @@ class _Live:
 
     def spread_result(self, node: Node, k: int) -> None:
         self.run(node)
-        if node.op.kind in LOOPS:
+        if node.op.kind in LOOPS and k < len(node.operands):
             self.spread_carry(node, k)
+        elif node.op.kind in LOOPS:
+            self.need(node.regions[-1].results[k : k + 1])
         elif node.regions:
             self.need(r.results[k] for r in node.regions)
         else:
@@ -148,8 +154,9 @@ class _Live:
         regions = [self.kept(r) for r in node.regions]
         operands = node.operands
         if node.op.kind in LOOPS:
-            operands = tuple(operands[k] for k in keep)
-            regions[0].params = tuple(regions[0].params[k] for k in keep)
+            carries = [k for k in keep if k < len(operands)]
+            operands = tuple(operands[k] for k in carries)
+            regions[0].params = tuple(regions[0].params[k] for k in carries)
         for r in regions:
             if r is regions[-1] or node.op.kind is not Kind.WHILE:
                 r.results = tuple(r.results[k] for k in keep)

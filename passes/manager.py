@@ -15,6 +15,7 @@ from .functionalize import functionalize
 from .fuse import fuse
 from .partition import partition
 from .reinplace import reinplace
+from .shifts import shifts
 from .simplify import simplify
 from .unnest import unnest
 from .vjp import vjp
@@ -40,6 +41,7 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "shifts": shifts,
     "unnest": unnest,
     "fuse": fuse,
     "reinplace": reinplace,
@@ -49,7 +51,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("unnest", "fuse", "reinplace"),
+    "lower": ("shifts", "unnest", "fuse", "reinplace"),
 }
 
 

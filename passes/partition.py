@@ -18,9 +18,16 @@ from ..ir.errors import UnsupportedError
 from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
 from ..ir.op import OPS, Kind
 from ..ir.types import I64, Type
+from .costs import FREE, TAPE_COST, elements
 from .dce import dce
-from .scope import ScopedBuilder, defined_symbol, definers, with_operands
-from .tape import FREE, TAPE_COST, Sources, elements, mentioned
+from .scope import (
+    ScopedBuilder,
+    defined_symbol,
+    definers,
+    mentioned,
+    with_operands,
+)
+from .tape import Sources
 from .vjp import Reversed, Step
 
 CHEAP = 2  # the cost of an elementwise op up to which it is computed again

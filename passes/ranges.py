@@ -63,7 +63,7 @@ class Range:
         s = dims.as_symbol(self.index)
         assert s is not None
         if s not in dims.symbols_of(d):
-            return d
+            return at_least_zero(b, d)  # what holds inside may not hold here
         assert isinstance(d, Expr)
         for monomial, _ in d.terms:
             inner = [a for a in monomial if not isinstance(a, Symbol)]

@@ -189,7 +189,7 @@ class _Plan:
         taken: set[Value] = set()
         inside = {self.shown(v) for r in node.regions for v in free_values(r)}
         shown = [self.shown(x) for x in node.operands if isinstance(x, Value)]
-        for x, v in zip(node.operands, node.results, strict=True):
+        for x, v in zip(node.operands, node.results, strict=False):
             if not isinstance(x, Value) or x not in dead or x in inside:
                 continue
             if shown.count(x) == 1 and x.type.array() == v.type.array():
@@ -350,6 +350,8 @@ class _Scan:
         needed, taken = {*_needs(self.nodes[k])}, [k]
         for j in range(k - 1, start - 1, -1):
             node = self.nodes[j]
+            if node.op.kind is Kind.CHECK:
+                return False
             if needed.isdisjoint(_defines(node)):
                 continue
             if node is write or any(True for _ in _bases(node)):

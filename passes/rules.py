@@ -381,7 +381,10 @@ def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -
         return None
     under = definition(node.operands[0])
     if under is not None and under.op is op and same_place(node, under, 2):
-        return b.apply(op, (under.operands[0], *node.operands[1:]), node.attrs)
+        if same_operand(node.operands[1], under.operands[1]):
+            return under.result
+        if b.used_once(under.result):  # two writes into one buffer: one must copy it
+            return b.apply(op, (under.operands[0], *node.operands[1:]), node.attrs)
     new = definition(node.operands[1])
     if new is not None and new.op.arbitrary:
         return node.operands[0]
@@ -400,6 +403,8 @@ def added_to_zero(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
     if under is None or under.op.of != op.of or under.op.accumulates:
         return None
     if not is_number(under.operands[1], 0) or not same_place(node, under, 2):
+        return None
+    if not b.used_once(under.result):
         return None
     return b.apply(under.op, (under.operands[0], *node.operands[1:]), node.attrs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -29,6 +30,11 @@ class ScopedBuilder(IRBuilder):
     def __init__(self, f: Func, taken: Iterable[str] = ()) -> None:
         super().__init__(list(taken))
         self.facts = f.size_facts()
+        self.uses: Counter[Value] = Counter()  # of values, where a pass counts them
+
+    def used_once(self, v: Value) -> bool:
+        """Tell whether one node at most uses a value, as far as it is known."""
+        return self.uses[v] <= 1
 
     @contextmanager
     def assuming(self, *facts: Dim) -> Iterator[None]:
@@ -144,6 +150,31 @@ def operands_within(node: Node) -> Iterator[Operand]:
         yield from region.results
 
 
+def count_uses(block: Block, uses: Counter[Value]) -> None:
+    """Count how often values are used by nodes whose results are used."""
+    uses.update(x for x in block.results if isinstance(x, Value))
+    for node in reversed(block.nodes):
+        if node.regions or any(uses[v] for v in node.results):
+            for region in node.regions:
+                count_uses(region, uses)
+            uses.update(x for x in node.operands if isinstance(x, Value))
+
+
+def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
+    """Return the symbols that nodes mention, in their regions too."""
+    found: dict[Symbol, None] = {}
+    for node in nodes:
+        for inner in (node, *(n for r in node.regions for n in walk(r))):
+            every: list[object] = [*dims_of_node(inner)]
+            for region in inner.regions:
+                every += (x for x in region.results if not isinstance(x, Value))
+                every += (d for p in region.params for d in p.type.shape)
+            for d in every:
+                if isinstance(d, Expr):
+                    found.update(dict.fromkeys(sorted(dims.symbols_of(d), key=str)))
+    return list(found)
+
+
 def pairs(a: Sequence[Value], b: Sequence[Operand]) -> Iterator[tuple[Value, Operand]]:
     """Zip values with operands; the lengths must agree."""
     return zip(a, b, strict=True)
@@ -153,8 +184,10 @@ def views_first(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes of a block with every view right after what it is taken from.
 
     Views cost nothing. So later reads are seen to be of what was there before a write.
+    They stay behind checks that they stood behind: an index may rely on one.
     """
     made: dict[Value | Symbol, int] = {}
+    checked = -1
     for k, node in enumerate(nodes):
         made.update(dict.fromkeys(node.results, k))
         s = defined_symbol(node)
@@ -162,12 +195,14 @@ def views_first(nodes: Sequence[Node]) -> list[Node]:
             made.setdefault(s, k)
     places = list(range(len(nodes)))
     for k, node in enumerate(nodes):
+        if node.op.kind is Kind.CHECK:
+            checked = k
         if node.op.kind is Kind.VIEW:
             used: set[Value | Symbol] = set()
             used.update(x for x in node.operands if isinstance(x, Value) and x in made)
             for d in dims_of_node(node):
                 used |= dims.symbols_of(d) & made.keys()
-            places[k] = max((places[made[x]] for x in used), default=-1)
+            places[k] = max(checked, *(places[made[x]] for x in used), -1)
     order = sorted(range(len(nodes)), key=lambda k: (places[k], k))
     return [nodes[k] for k in order]
 

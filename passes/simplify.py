@@ -21,7 +21,7 @@ from ..ir.errors import RetrogradeError
 from ..ir.func import Block, Func, Node, Operand, Value, type_of
 from ..ir.op import Kind, Op
 from .rules import GENERAL, RULES, General, Rule, matched
-from .scope import ScopedBuilder, defined_symbol
+from .scope import ScopedBuilder, count_uses, defined_symbol
 
 LOOPS = (Kind.FOR, Kind.WHILE)
 
@@ -56,6 +56,7 @@ class Rewriter(ScopedBuilder):
         self.rules, self.general = rules, general
         self.values: dict[Value, Operand] = {}
         self.definitions: dict[Value, Node] = {}
+        count_uses(f.body, self.uses)
 
     def func(self, f: Func) -> Func:
         with dims.deciding(Strict(self.facts)):
@@ -92,6 +93,7 @@ class Rewriter(ScopedBuilder):
             return simpler
         result.name = self.name(hint)
         self.append(node)
+        self.uses.update(x for x in operands if isinstance(x, Value))
         return result
 
     def append(self, node: Node) -> None:
@@ -116,6 +118,10 @@ class Rewriter(ScopedBuilder):
             self.append(node)
             return
         self.values[n.result] = simpler
+        if self.uses[n.result]:
+            self.uses.subtract(x for x in operands if isinstance(x, Value))
+        if isinstance(simpler, Value):
+            self.uses[simpler] += self.uses[n.result]
         fresh = made < len(self.nodes) and self.nodes[-1].results == (simpler,)
         if fresh and isinstance(simpler, Value):
             simpler.name = n.result.name
@@ -144,6 +150,8 @@ class Rewriter(ScopedBuilder):
         except RetrogradeError:  # a question about dims that the facts leave open
             new = None
         if new is None or new is node.result or type_of(new) != node.result.type:
+            for undone in self.nodes[made:]:
+                self.uses.subtract(x for x in undone.operands if isinstance(x, Value))
             del self.nodes[made:]
             return None
         result: Operand = new
@@ -174,13 +182,13 @@ class Rewriter(ScopedBuilder):
         """Rewrite a loop; carries that never change become their initial values."""
         first, last = n.regions[0], n.regions[-1]
         keep = []
-        for k, (p, y) in enumerate(zip(first.params, last.results, strict=True)):
+        count = len(first.params)
+        for k, (p, y) in enumerate(zip(first.params, last.results, strict=False)):
             if y is p and type_of(operands[k]) == p.type:
                 self.values[p] = self.values[n.results[k]] = operands[k]
             else:
                 keep.append(k)
         inits = tuple(operands[k] for k in keep)
-        results = tuple(n.results[k] for k in keep)
         params = tuple(first.params[k] for k in keep)
         blocks = []
         with self.region(n) as nodes:
@@ -193,8 +201,10 @@ class Rewriter(ScopedBuilder):
                 params = ()
                 for inner in last.nodes:
                     self.node(inner)
+            keep += range(count, len(last.results))  # values that are stacked
             yields = tuple(self.operand(last.results[k]) for k in keep)
             blocks.append(Block(params, tuple(nodes), yields))
+        results = tuple(n.results[k] for k in keep)
         self.append(Node(n.op, inits, n.attrs, results, tuple(blocks), n.loc))
 
     def region_of(self, n: Node, source: Block) -> Block:

@@ -1,9 +1,10 @@
 """Where the reverse of a region gets the values of the forward region from.
 
-Each value that is read is either computed again from others, or saved on a tape: an
-array with one entry per iteration, which the forward loop writes as an extra carry. The
-cheaper of the two is taken, by a symbolic count of elements and operations. A value
-whose size depends on the loop's index lies in a box of the largest size.
+Each value that is read is computed again from others, read from the loop's result where
+it survives (`reroot.py`), or saved on a tape: an array with one entry per iteration,
+which the forward loop writes as an extra carry. The cheapest is taken, by a symbolic
+count of bytes and operations. A value whose size depends on the loop's index lies in a
+box of the largest size.
 """
 
 from __future__ import annotations
@@ -14,64 +15,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir import dims
-from ..ir.dims import Dim, Expr, Symbol
+from ..ir.dims import Dim, Symbol
 from ..ir.errors import GradientError
-from ..ir.func import Block, Node, Operand, Value, dims_of_node, free_values, walk
+from ..ir.func import Block, Node, Operand, Value, free_values
 from ..ir.op import OPS, Kind
-from ..ir.types import Type
+from .costs import HUGE, NEVER_AGAIN, saved_cost, work
 from .ranges import Range
-from .scope import ScopedBuilder, defined_symbol
+from .reroot import Reroot, root_of
+from .scope import ScopedBuilder, defined_symbol, mentioned
 
 if TYPE_CHECKING:
     from .vjp import Reversed, Step
 
-# Estimates: a size that is not known counts as this many elements.
-USUAL_SIZE = 64
-# Writing an element to a tape and reading it back, in units of simple operations.
-TAPE_COST = 4.0
-HUGE = 1e100
-FREE = frozenset({Kind.VIEW, Kind.CREATION, Kind.COPY, Kind.SIZE})
-NEVER_AGAIN = frozenset({Kind.RANDOM, Kind.EXTERN})
+
+WHOLE = 1.01  # breaks ties between a value and its parts
 
 
-def estimate(d: Dim) -> float:
-    """Return a usual value of a dim."""
-    usual = {s: USUAL_SIZE for s in dims.symbols_of(d)}
-    return float(max(dims.evaluate(d, usual), 1))
-
-
-def elements(t: Type) -> float:
-    return math.prod(map(estimate, t.shape))
-
-
-def work(nodes: Iterable[Node]) -> float:
-    """Estimate the number of operations of nodes."""
-    total = 0.0
-    for node in nodes:
-        inner = sum(work(r.nodes) for r in node.regions)
-        if node.op.kind is Kind.FOR:
-            a = node.attrs
-            inner *= estimate(dims.add(a["stop"], dims.mul(a["start"], -1)))
-        elif node.op.kind is Kind.WHILE:
-            inner *= USUAL_SIZE
-        total += inner
-        if node.op.kind not in FREE and not node.regions:
-            xs = [x.type for x in node.operands if isinstance(x, Value)]
-            size = max(map(elements, (*xs, *(v.type for v in node.results))), default=1)
-            each = node.op.cost / 8 if node.op.kind is Kind.ELEMENTWISE else 4.0
-            total += size * each
-    return total
-
-
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Made:
-    """How a value of a region comes about: by a step, or by what replaces it."""
+    """A way to make values of a region: by a step, what replaces it, from results."""
 
     step: int
     nodes: tuple[Node, ...]
     work: float  # cost of computing it again, apart from its inputs
     inputs: list[Value | Symbol]
     values: tuple[Value, ...]
+    replaces: bool = False  # it makes all that its step does, and more
     again: float = math.inf  # cost of computing it again, from what is saved
 
 
@@ -86,38 +55,79 @@ class Sources:
         loop: Range | None,
         definers: set[Node],
         fixed: Iterable[Value] = (),
+        reroot: Reroot | None = None,
+        derived: Iterable[Value] = (),
+        logs: Iterable[Value] = (),
     ) -> None:
+        self.reroot = reroot
         self.definers = definers
+        self.derived = set(derived)
         self.b, self.block, self.steps, self.loop = b, block, steps, loop
-        self.made: dict[Value, _Made] = {}
+        self.made: dict[Value, list[_Made]] = {}
         self.order: list[_Made] = []
         self.counts: dict[Symbol, _Made] = {}
+        self.fixed = set(fixed)
+        self.logs = set(logs)
         self.cost: dict[Value, float] = dict.fromkeys(fixed, 0.0)
-        self.params = set(block.params) - set(self.cost)
+        self.params = set(block.params) - self.fixed
         self.taped: dict[Value, None] = {}
-        self.wanted: dict[int, tuple[Node, ...]] = {}
+        self.wanted: set[_Made] = set()
         self._seen: set[Value | Symbol] = set()
-        for p in self.params:
-            self.cost[p] = self.saving(p)
+        self.boxes: dict[Value, tuple[Dim, ...] | None] = {}
+        self.viewed: dict[Value, Value] = {}
+        for step in steps:
+            node = step.node
+            x = node.operands[0] if node.op.kind is Kind.VIEW else None
+            if isinstance(x, Value):
+                self.viewed[node.result] = x
+        for p in self.params:  # rather a part of it than the whole
+            self.cost[p] = self.saving(p) * WHOLE
         for k, step in enumerate(steps):
-            self._enter(k, (step.node,), step.node.results)
+            nodes = (step.node,) if reroot is None else reroot.nodes((step.node,))
+            own = defined_symbol(step.node) if self._defines(step.node) else None
+            self._enter(k, nodes, [*step.node.results, *([own] if own else [])])
+            if reroot is not None and len(step.node.results) == 1:
+                self._price(step.node.result, reroot.reading(step.node.result))
             if step.replaced is not None:
                 extras: list[Value | Symbol] = [*step.extras, *step.symbols]
-                self._enter(k, step.replaced, extras)
+                nodes = step.replaced if reroot is None else reroot.nodes(step.replaced)
+                self._enter(k, nodes, extras, replaces=True)
+            for v in step.node.results:
+                for chain, cost in () if reroot is None else reroot.found(v):
+                    self._enter(k, chain, (v,), cost)
 
     def _enter(
-        self, k: int, nodes: tuple[Node, ...], defines: Sequence[Value | Symbol]
+        self,
+        k: int,
+        nodes: tuple[Node, ...],
+        defines: Sequence[Value | Symbol],
+        cost: float | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
         values = tuple(v for v in defines if isinstance(v, Value))
-        made = _Made(k, nodes, self.repeating(nodes), self.inputs(nodes), values)
+        work = self.repeating(nodes) if cost is None else cost
+        made = _Made(k, nodes, work, self.inputs(nodes), values, replaces)
         made.again = self._total(made)
         self.order.append(made)
-        own = (defined_symbol(n) for n in nodes if self._defines(n))
-        self.counts.update((s, made) for s in own if s is not None)
         self.counts.update((s, made) for s in defines if isinstance(s, Symbol))
         for v in values:
-            self.made[v] = made
-            self.cost[v] = min(made.again, self.saving(v))
+            if v not in self.fixed:
+                self.made.setdefault(v, []).append(made)
+                self.cost[v] = min(self.best(v).again, self.saving(v))
+
+    def _price(self, v: Value, more: float) -> None:
+        """Add to the cost of making a value again what an outer loop pays for it."""
+        if not more or v in self.fixed:
+            return
+        made = self.best(v)
+        made.work += more
+        made.again = self._total(made)
+        self.cost[v] = min(made.again, self.saving(v))
+
+    def best(self, v: Value) -> _Made:
+        """Return the cheapest way to make a value again."""
+        return min(self.made[v], key=lambda made: made.again)
 
     def _defines(self, node: Node) -> bool:
         return node in self.definers or node.op.kind is Kind.SIZE
@@ -151,12 +161,24 @@ class Sources:
         return list(found)
 
     def saving(self, v: Value) -> float:
-        """Estimate the cost of a tape of `v` per iteration; inf where it cannot be."""
-        shape = self.box(v)
-        return math.inf if shape is None else TAPE_COST * elements(v.type)
+        """Estimate the cost of a tape of `v` per iteration; inf where it cannot be.
+
+        What the reverse derives is saved only where that is a choice: one byte.
+        """
+        if v in self.derived and v.type.dtype.kind != "b":
+            return math.inf
+        return math.inf if self.box(v) is None else saved_cost(v.type)
 
     def box(self, v: Value) -> tuple[Dim, ...] | None:
-        """Return the shape of a tape's entry for `v`, if there can be one."""
+        """Return the shape of a tape's entry for `v`, if there can be one.
+
+        It is found from what holds around the loop, and kept.
+        """
+        if v not in self.boxes:
+            self.boxes[v] = self._box(v)
+        return self.boxes[v]
+
+    def _box(self, v: Value) -> tuple[Dim, ...] | None:
         if self.loop is None:
             return None
         shape = []
@@ -175,9 +197,23 @@ class Sources:
         for x in needs:
             self._want(x)
         if self.taped:
+            self._share()
             self._reconsider()
             for x in needs:
                 self._want(x)
+
+    def _share(self) -> None:
+        """Save a value as a whole where views of it would take more than that."""
+        parts: dict[Value, float] = {}
+        for v in self.taped:
+            x = v
+            while x in self.viewed:
+                x = self.viewed[x]
+            if x is not v and (x in self.made or x in self.params):
+                parts[x] = parts.get(x, 0.0) + self.saving(v)
+        for x, cost in parts.items():
+            if self.saving(x) < cost:
+                self.taped.setdefault(x)
 
     def _reconsider(self) -> None:
         """Start over, knowing what is saved: others may be cheap to make from that."""
@@ -185,13 +221,13 @@ class Sources:
         self.cost.update(dict.fromkeys(self.params & saved.keys(), 0.0))
         for made in self.order:
             made.again = self._total(made)
-            for v in made.values:
-                saving = self.saving(v)
-                if made.again <= saving:
-                    self.cost[v] = made.again
+            for v in (v for v in made.values if v not in self.fixed):
+                saving, again = self.saving(v), self.best(v).again
+                if again <= saving:
+                    self.cost[v] = again
                 else:
                     self.cost[v] = 0.0 if v in saved else saving
-        self.taped, self.wanted, self._seen = {}, {}, set()
+        self.taped, self.wanted, self._seen = {}, set(), set()
 
     def _want(self, x: Value | Symbol) -> None:
         if x in self._seen:
@@ -201,10 +237,27 @@ class Sources:
             if x in self.counts:
                 self._compute(self.counts[x])
             return
-        if x in self.params or (x in self.made and self.cost[x] < self.made[x].again):
+        local = x in self.params or x in self.made
+        if local and (x in self.logs or self.is_saved(x)):
             self.taped.setdefault(x)
         elif x in self.made:
-            self._compute(self.made[x])
+            self._compute(self.best(x))
+
+    def is_saved(self, v: Value) -> bool:
+        """Tell whether a value is cheaper to save than to make again."""
+        return v in self.params or self.cost[v] < self.best(v).again
+
+    def total(self) -> float:
+        """Estimate the cost of what was chosen, per iteration; inf if impossible."""
+        if any(self.box(v) is None for v in self.taped):
+            return math.inf
+        saved = sum(saved_cost(v.type) for v in self.taped)
+        return saved + sum(made.work for made in self.wanted)
+
+    def state_of(self, v: Value) -> Value:
+        """Return the state of a carry that a value is a view of, or the value."""
+        chain = self.reroot.chains.get(v) if self.reroot is not None else None
+        return v if chain is None else root_of(chain)
 
     def _compute(self, made: _Made) -> None:
         if made.again == math.inf:
@@ -215,34 +268,22 @@ class Sources:
                 rule="a value is saved once per iteration, in an array of fixed size.",
                 hint="move the operation out of the branch or loop",
             )
-        step = self.steps[made.step]
-        if self.wanted.get(made.step) != step.replaced or step.replaced is None:
-            self.wanted[made.step] = made.nodes
+        self.wanted.add(made)
         for x in made.inputs:
             self._want(x)
 
     def again(self) -> list[Node]:
         """Return the forward nodes to compute again, in order."""
-        return [n for k in sorted(self.wanted) for n in self.wanted[k]]
+        more = {made.step for made in self.wanted if made.replaces}
+        found: list[Node] = []
+        for made in self.order:
+            if made in self.wanted and (made.replaces or made.step not in more):
+                found += made.nodes
+        return found
 
     def saves(self, step: Step) -> bool:
         """Tell whether the forward loop must run what replaces a step."""
         return any(v in self.taped for v in step.extras)
-
-
-def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
-    """Return the symbols that nodes mention, in their regions too."""
-    found: dict[Symbol, None] = {}
-    for node in nodes:
-        for inner in (node, *(n for r in node.regions for n in walk(r))):
-            every: list[object] = [*dims_of_node(inner)]
-            for region in inner.regions:
-                every += (x for x in region.results if not isinstance(x, Value))
-                every += (d for p in region.params for d in p.type.shape)
-            for d in every:
-                if isinstance(d, Expr):
-                    found.update(dict.fromkeys(sorted(dims.symbols_of(d), key=str)))
-    return list(found)
 
 
 # ---------------------------------------------------------------- writing and reading

@@ -57,7 +57,6 @@ from .dce import dce
 from .rules import FULL, added_to_zero, is_number, same_place, scatter_over_scatter
 from .scope import (
     defined_symbol,
-    operands_within,
     values_of,
     views_first,
     views_last,
@@ -121,10 +120,6 @@ class _Unnester(Rewriter):
             self.write_between_views,
         )
         super().__init__(f, {}, rules)
-        self.uses: dict[Value, int] = {}
-        for x in (*(x for n in f.nodes for x in operands_within(n)), *f.results):
-            if isinstance(x, Value):
-                self.uses[x] = self.uses.get(x, 0) + 1
         # Where a value can be read from: a node of a view that is not in the Func yet.
         self.found: dict[Value, Node] = {}
         self.redirected: list[tuple[Value, Operand | None]] = []  # what it was
@@ -134,13 +129,6 @@ class _Unnester(Rewriter):
         self.overwrite(n)
         self.redirect(n)
         super().node(n)
-        for v in n.results:
-            new = self.values.get(v)
-            if isinstance(new, Value):
-                self.uses[new] = self.uses.get(new, 0) + self.uses.get(v, 0)
-
-    def is_single(self, v: Value) -> bool:
-        return self.uses.get(v, 1) <= 1
 
     # Reading from what was written ------------------------------------------------
 
@@ -191,7 +179,7 @@ class _Unnester(Rewriter):
 
     def noted(self, v: Value, whole: Any, steps: Sequence[Step]) -> Any:
         """Note that `v` is a part of `whole`; returns `whole`."""
-        if not self.is_single(v):
+        if not self.used_once(v):
             op, operands, attrs = _joined(steps)
             self.found[v] = Node(op, (whole, *operands), attrs)
         return whole
@@ -242,7 +230,7 @@ class _Unnester(Rewriter):
         """Return the last writes of a chain whose values nobody else needs."""
         found: list[Node] = []
         for w in writes:
-            if not self.is_single(w.result):
+            if not self.used_once(w.result):
                 break
             found.append(w)
         return found
@@ -307,13 +295,13 @@ class _Unnester(Rewriter):
         above: list[Node] = []
         under = definition(node.operands[0])
         while under is not None and under.op.accumulates and len(above) < NEAR:
-            if not self.is_single(under.result):
+            if not self.used_once(under.result):
                 return None
             above.append(under)
             under = definition(under.operands[0])
         if under is None or not above or under.op.of != node.op.of:
             return None
-        if under.op.accumulates or not self.is_single(under.result):
+        if under.op.accumulates or not self.used_once(under.result):
             return None
         if not is_number(under.operands[1], 0) or not same_place(node, under, 2):
             return None
@@ -329,7 +317,7 @@ class _Unnester(Rewriter):
             return None
         if under.op.accumulates or not is_number(under.operands[1], 0):
             return None
-        if not self.is_single(under.result) or not disjoint(
+        if not self.used_once(under.result) or not disjoint(
             writes_of(under), writes_of(node), self.facts
         ):
             return None
@@ -413,7 +401,7 @@ def _sink_one(nodes: list[Node], p: int, block: Block, names: IRBuilder) -> bool
     """Let the loop at `p` work on the part that its result fills, if one does."""
     loop = nodes[p]
     later = nodes[p + 1 :]
-    for k, r in enumerate(loop.results):
+    for k, r in enumerate(loop.results[: len(loop.operands)]):
         users = [n for n in later if any(x is r for x in values_of(n))]
         if len(users) != 1 or any(x is r for x in block.results):
             continue
@@ -438,6 +426,8 @@ def _sinks(
     between = later[: later.index(write)]
     made = {v for n in (loop, *between) for v in n.results}
     if any(y in made for y in (x, *rest) if isinstance(y, Value)):
+        return False
+    if any(n.op.kind is Kind.CHECK for n in between):
         return False
     sizes = {defined_symbol(n) for n in (loop, *between)}
     if any(dims.symbols_of(d) & sizes for d in dims_of_node(write)):

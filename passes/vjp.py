@@ -17,13 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..ir import dims
+from ..ir.access import view_of
 from ..ir.build import names_in
 from ..ir.dims import Expr, Strict, Symbol
 from ..ir.errors import GradientError, RetrogradeError
-from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
+from ..ir.func import Attrs, Block, Func, Node, Operand, Value, free_values, type_of
 from ..ir.op import OPS, Kind, Op, Zero
 from ..ir.types import F64, Type
 from . import activity
+from .contents import Contents, written
 from .scope import (
     Renamer,
     ScopedBuilder,
@@ -34,6 +36,7 @@ from .scope import (
 )
 
 Cotangents = dict[Value, Operand]
+View = tuple[Op, tuple[Operand, ...], Attrs]  # with its indices and attributes
 
 
 def vjp(
@@ -151,6 +154,8 @@ class Reverser:
         self.definers = definers(f)
         self.active: set[Value] = set(wrt)
         activity.forward(f.nodes, self.active)
+        self.makers: dict[Value, Node] = {}
+        self.loops: list[Contents] = []  # the loops around what is being reversed
 
     # Cotangents -------------------------------------------------------------------
 
@@ -203,6 +208,7 @@ class Reverser:
     def sweep(self, nodes: Sequence[Node], ct: Cotangents) -> list[Step]:
         """Reverse nodes, last first; `ct` is changed in place."""
         steps: list[Step] = []
+        self.makers.update((v, n) for n in nodes for v in n.results)
         counts = [n.attrs["count"] for n in nodes if _counts(n)]
         with self.b.assuming(*counts):
             for node in reversed(nodes):
@@ -232,21 +238,96 @@ class Reverser:
 
     def plain(self, node: Node, d: Operand, ct: Cotangents) -> None:
         op, xs = node.op, node.operands
+        if op.kind is Kind.SCATTER:
+            self.write(node, d, ct)
+            return
         for k, x in enumerate(xs):
             if not isinstance(x, Value) or x not in self.active:
                 continue
             if isinstance(op.derivative(k), Zero):
                 continue
-            twin = _adding_twin(op) if k == 0 and x in ct else None
-            if twin is not None:
-                # Into the cotangent that is there: no zeros, no full-size addition.
-                into = (ct[x], d, *xs[1:])
-                hint = f"d{x.name}"
-                # A count belongs to the read, which defines or checks it.
-                attrs = {k: a for k, a in node.attrs.items() if k != "count"}
-                ct[x] = self.b.apply(twin, into, attrs, hint=hint)
+            views = self.views_into(node, ct) if k == 0 else None
+            if views is not None:
+                self.add_part(views, d, ct)
                 continue
             self.accumulate(ct, x, self.contribution(node, k, d, x))
+
+    def write(self, node: Node, d: Operand, ct: Cotangents) -> None:
+        """Reverse a scatter: read each part of the cotangent, then zero it there.
+
+        What a write through views of views puts back unchanged is not touched.
+        """
+        for *outer, last in reversed(written(node, self.makers)):
+            views = [(view_of(n), n.operands[2:], n.attrs) for n in outer]
+            parts = self.parts(d, views)
+            (base, new, *rest), part = last.operands, parts[-1]
+            for k, x in (*enumerate((new, *rest), 1), (0, base)):
+                if isinstance(last.op.derivative(k), Zero) or not self.wants(x):
+                    continue
+                assert isinstance(x, Value)
+                c = self.contribution(last, k, part, x)
+                if k:
+                    self.accumulate(ct, x, c)
+                elif c is not None:
+                    d = self.put_back(c, parts, views)
+        self.accumulate(ct, node.operands[0], d)
+
+    def wants(self, x: Operand) -> bool:
+        return isinstance(x, Value) and x in self.active
+
+    def parts(self, x: Operand, views: Sequence[View]) -> list[Operand]:
+        """Take views one after the other; returns all, `x` first."""
+        found = [x]
+        for op, where, attrs in views:
+            found.append(self.b.apply(op, (found[-1], *where), attrs, hint="part"))
+        return found
+
+    def put_back(
+        self, new: Operand, parts: Sequence[Operand], views: Sequence[View]
+    ) -> Operand:
+        """Put a changed part back into what it is a view of, up to the first."""
+        for base, (op, where, attrs) in zip(
+            reversed(parts[:-1]), reversed(views), strict=True
+        ):
+            assert op.scatter is not None
+            hint = base.name if isinstance(base, Value) else "part"
+            new = self.b.apply(OPS[op.scatter], (base, new, *where), attrs, hint=hint)
+        return new
+
+    def views_into(self, node: Node, ct: Cotangents) -> list[Node] | None:
+        """Return the views that lead from a cotangent that is there to a node's part.
+
+        Views that a cotangent of their own is wanted for anyway are not gone through.
+        """
+        views: list[Node] = []
+        while _adding_twin(node.op) is not None:
+            views.append(node)
+            x = node.operands[0]
+            if x in ct:
+                return views[::-1]
+            if not isinstance(x, Value) or not self.wants(x) or x not in self.makers:
+                break
+            node = self.makers[x]
+            if node.op.kind is not Kind.VIEW:
+                break
+        return None
+
+    def add_part(self, nodes: Sequence[Node], d: Operand, ct: Cotangents) -> None:
+        """Add to a part of a cotangent: no zeros, no full-size addition."""
+        *outer, last = nodes
+        root = nodes[0].operands[0]
+        twin = _adding_twin(last.op)
+        assert isinstance(root, Value)
+        assert twin is not None
+        views = [(n.op, n.operands[1:], n.attrs) for n in outer]
+        parts = self.parts(ct[root], views)
+        # A count belongs to the read, which defines or checks it.
+        attrs = {k: a for k, a in last.attrs.items() if k != "count"}
+        into = (parts[-1], d, *last.operands[1:])
+        hint = f"d{root.name}" if not outer else "part"
+        ct[root] = self.put_back(
+            self.b.apply(twin, into, attrs, hint=hint), parts, views
+        )
 
     def contribution(self, node: Node, k: int, d: Operand, x: Value) -> Operand | None:
         """Apply the derivative rule of one operand, and name its result."""
@@ -326,6 +407,8 @@ class Reverser:
             k += 1
             name = f"{hint}{k}"
         self.symbols.add(name)
+        for loop in self.loops:
+            loop.local.add(Symbol(name))
         return dims.symbol(name)
 
 

@@ -23,8 +23,10 @@ __all__ = [
     "dot",
     "gemm",
     "gemm_add",
+    "gemm_subtract",
     "gemv",
     "gemv_add",
+    "gemv_subtract",
     "ger",
 ]
 
@@ -166,7 +168,7 @@ def _pointers(name: str, *pointers: Any) -> Any:
     return dtype
 
 
-def _make_gemm(name: str, beta: float) -> Any:
+def _make_gemm(name: str, alpha: float, beta: float) -> Any:
     @intrinsic
     def multiply(
         typingctx: Any,
@@ -200,7 +202,7 @@ def _make_gemm(name: str, beta: float) -> Any:
                         e.transposed(tb),
                         e.transposed(ta),
                         *map(e.count, (n, m, k)),
-                        e.number(1.0),
+                        e.number(alpha),
                         b,
                         e.count(ldb),
                         a,
@@ -218,7 +220,7 @@ def _make_gemm(name: str, beta: float) -> Any:
     return multiply
 
 
-def _make_gemv(name: str, beta: float) -> Any:
+def _make_gemv(name: str, alpha: float, beta: float) -> Any:
     @intrinsic
     def multiply(
         typingctx: Any,
@@ -253,7 +255,7 @@ def _make_gemv(name: str, beta: float) -> Any:
                         e.transposed(builder.not_(ta)),
                         e.count(n),
                         e.count(m),
-                        e.number(1.0),
+                        e.number(alpha),
                         a,
                         e.count(lda),
                         x,
@@ -270,10 +272,12 @@ def _make_gemv(name: str, beta: float) -> Any:
     return multiply
 
 
-gemm = _make_gemm("gemm", 0.0)
-gemm_add = _make_gemm("gemm_add", 1.0)
-gemv = _make_gemv("gemv", 0.0)
-gemv_add = _make_gemv("gemv_add", 1.0)
+gemm = _make_gemm("gemm", 1.0, 0.0)
+gemm_add = _make_gemm("gemm_add", 1.0, 1.0)
+gemm_subtract = _make_gemm("gemm_subtract", -1.0, 1.0)
+gemv = _make_gemv("gemv", 1.0, 0.0)
+gemv_add = _make_gemv("gemv_add", 1.0, 1.0)
+gemv_subtract = _make_gemv("gemv_subtract", -1.0, 1.0)
 
 
 @intrinsic

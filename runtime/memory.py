@@ -28,9 +28,10 @@ from weakref import WeakKeyDictionary
 
 import llvmlite.binding as llvm
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core.errors import TypingError
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 __all__ = [
     "address",
@@ -38,6 +39,7 @@ __all__ = [
     "convert",
     "copy",
     "fill",
+    "grown",
     "load",
     "load_half",
     "offset",
@@ -403,6 +405,17 @@ def fill(typingctx: Any, p: Any, i: Any, n: Any, value: Any) -> tuple[Signature,
         return context.get_dummy_value()
 
     return types.void(p, types.int64, types.int64, value), emit
+
+
+@register_jitable
+def grown(a: Any, size: int) -> Any:
+    """Return a copy of a 1-D array with room for `size` elements, or for twice its own.
+
+    So appending n elements one by one copies less than 2 n.
+    """
+    b = np.empty(max(size, 2 * a.size), a.dtype)
+    b[: a.size] = a
+    return b
 
 
 def _reassociable(operation: str) -> Any:

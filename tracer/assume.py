@@ -14,7 +14,6 @@ itself, `NeedsValue`.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -42,6 +41,7 @@ class Test(NamedTuple):
 
     true: tuple[Dim, ...] = ()
     false: tuple[Dim, ...] = ()
+    exact: bool = False  # whether it is true where these hold
 
 
 class Assumptions:
@@ -51,6 +51,8 @@ class Assumptions:
         self.hints: dict[Symbol, int] = {}
         self.facts = Facts()
         self.equal: dict[Symbol, Dim] = {}
+        # Makes an open symbol a number, where that can be checked: see `Outcomes`.
+        self.fix: Callable[[Symbol], bool] = lambda s: False
         self.local: tuple[Dim, ...] = ()  # facts of the regions that are being traced
         self.ranges: dict[Symbol, tuple[Dim, Dim]] = {}  # of loop indices: first, last
         self.counts: set[Symbol] = set()  # of masks: they may be assumed
@@ -129,6 +131,8 @@ class Assumptions:
     def value(self, d: Dim) -> int:
         """Return the value of a dim in this call."""
         out = dims.substitute(self.resolve(d), dict(self.hints))
+        if not isinstance(out, int) and all(map(self.fix, dims.symbols_of(out))):
+            out = dims.substitute(self.resolve(d), dict(self.hints))
         if not isinstance(out, int):
             raise self.needs_value(d)
         return out
@@ -253,9 +257,7 @@ class Assumptions:
     def at_least(self, a: Dim, b: Dim) -> bool:
         gap = dims.add(a, dims.mul(b, -1))
         answer = self.decide(gap)
-        if answer is None:
-            raise self.needs_value(gap)
-        return answer
+        return self.value(gap) >= 0 if answer is None else answer
 
     def maximum(self, a: Dim, b: Dim) -> Dim:
         """Return the larger of two dims."""
@@ -283,11 +285,11 @@ class Assumptions:
 
     def assume(self, d: Dim) -> None:
         """Add the fact d >= 0."""
-        self.facts = self.facts.having(d)
+        self.facts = self.facts.having(self.resolve(d))
 
     def assume_equal(self, a: Dim, b: Dim) -> None:
         """Assume a == b by solving for a symbol; without one, all become numbers."""
-        gap = dims.add(a, dims.mul(b, -1))
+        gap = self.resolve(dims.add(a, dims.mul(b, -1)))
         if isinstance(gap, int):
             return
         for monomial, coefficient in reversed(gap.terms):
@@ -319,6 +321,7 @@ class Assumptions:
         if isinstance(d, int):
             return d
         value = self.value(d)  # raises NeedsValue for open ones
+        d = self.resolve(d)
         symbols = dims.symbols_of(d)
         if len(symbols) == 1 and dims.as_symbol(d) is None:
             (s,) = symbols
@@ -475,28 +478,33 @@ class TraceInt(SymInt):
             return out if out is NotImplemented else not out
         return negated(out)
 
-    def _compare(self, other: Any, op: str, sign: int, offset: int) -> Any:
+    def _compare(self, other: Any, op: str, method: str, sign: int, offset: int) -> Any:
         """Tell whether sign * (self - other) >= offset; a traced bool if it is open."""
         d = dim_of(other)
         if d is None:
-            return self._as_number(other, lambda k: COMPARISONS[op](k, other))
+            return self._as_number(other, lambda k: getattr(k, method)(other))
         gap = dims.add(dims.mul(self.dim - d, sign), -offset)
         answer = self.trace.assumptions.decide(gap)
         if answer is not None:
             return answer
-        return _test(op, self, other, Test((gap,), (dims.add(dims.mul(gap, -1), -1),)))
+        return _test(
+            op,
+            self,
+            other,
+            Test((gap,), (dims.add(dims.mul(gap, -1), -1),), exact=True),
+        )
 
     def __ge__(self, other: Any) -> Any:
-        return self._compare(other, "greater_equal", 1, 0)
+        return self._compare(other, "greater_equal", "__ge__", 1, 0)
 
     def __lt__(self, other: Any) -> Any:
-        return self._compare(other, "less", -1, 1)
+        return self._compare(other, "less", "__lt__", -1, 1)
 
     def __le__(self, other: Any) -> Any:
-        return self._compare(other, "less_equal", -1, 0)
+        return self._compare(other, "less_equal", "__le__", -1, 0)
 
     def __gt__(self, other: Any) -> Any:
-        return self._compare(other, "greater", 1, 1)
+        return self._compare(other, "greater", "__gt__", 1, 1)
 
     # Integers that are no dims: computed by ops -------------------------------------
 
@@ -574,14 +582,6 @@ class TraceInt(SymInt):
             x.trace.number(x.dim) if isinstance(x, TraceInt) else x for x in inputs
         ]
         return getattr(ufunc, method)(*numbers, **kwargs)
-
-
-COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-}
 
 
 def _test(op: str, x: TraceInt, y: Any, test: Test) -> Any:

@@ -621,12 +621,12 @@ class WhileLoop(_Loop):
                         yields = tuple(self.passed_on(after))
             finally:
                 self.slots.restore(self.before)
-        counted = self._as_range(condition, start, after)
-        if counted is not None and all(_is_scalar_op(n) for n in first):
-            raise Counted(counted)
         if not fits:
             self.carries = carries
             return False
+        counted = self._as_range(condition, start, after)
+        if counted is not None and all(_is_scalar_op(n) for n in first):
+            raise Counted(counted)
         if not isinstance(condition, Tensor):
             raise CannotCarry(
                 "a loop whose condition Python knows",
@@ -644,12 +644,13 @@ class WhileLoop(_Loop):
 
     def _as_range(self, condition: Any, start: Snapshot, after: Snapshot) -> Any:
         """Return the range that a counter runs over, if that alone ends the loop."""
-        facts = self.trace.test_of(condition).true
-        if len(facts) != 1:
+        test = self.trace.test_of(condition)
+        facts = test.true
+        if not test.exact:
             return None
         outer = self.outer_symbols()
         for key, carry in self.carries.items():
-            if carry.leaves != (Integer(),):
+            if len(carry.leaves) != 1 or not isinstance(carry.leaves[0], Integer):
                 continue
             given, now = self._dim(start.get(key)), self._dim(after.get(key))
             step = dims.add(now, dims.mul(given, -1))

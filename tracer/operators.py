@@ -282,7 +282,7 @@ class TraceOperators(EagerOperators):
             (*live, "rg__position"),
         )
         test = lambda: self.and_(at[0] < length, extra_test)  # noqa: E731
-        WhileLoop(trace, slots, test, one).run()
+        _while(trace, slots, test, one)
 
     def _unrolled(
         self,

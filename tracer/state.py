@@ -316,7 +316,7 @@ class State:
             self.search(x)
         elif hasattr(x, "__rg_function__"):
             self.search(x.__rg_function__())
-        elif hasattr(x, "__dict__") and _is_user(type(x)):
+        elif isinstance(getattr(x, "__dict__", None), dict) and _is_user(type(x)):
             self._contains(place, x)
             for key, item in list(vars(x).items()):
                 self._value(place.step("attr", key), item, depth + 1)

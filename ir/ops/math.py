@@ -300,20 +300,23 @@ for _ufunc in (np.floor, np.ceil, np.trunc, np.rint):
 def _extremum(ufunc: np.ufunc, loses: str, ignores_nan: bool) -> None:
     """Define an extremum of two: the winner gets the cotangent, a tie gives halves."""
 
-    def share(b: Builder, ct: Any, x: Any, y: Any) -> Any:
+    def share(b: Builder, ct: Any, x: Any, y: Any, tie: Any) -> Any:
         lost = getattr(b, loses)(x, y)
         if ignores_nan:
             lost = b.logical_or(lost, b.isnan(x))
-        won = b.where(b.equal(x, y), b.multiply(ct, 0.5), ct)
+        won = b.where(tie, b.multiply(ct, 0.5), ct)
         return b.unbroadcast(b.where(lost, 0.0, won), x)
+
+    def in_x(b: Builder, ct: Any, out: Any, x: Any, y: Any) -> Any:
+        return share(b, ct, x, y, b.equal(x, y))
+
+    def in_y(b: Builder, ct: Any, out: Any, x: Any, y: Any) -> Any:
+        return share(b, ct, y, x, b.equal(x, y))
 
     elementwise(
         ufunc,
         ufunc.__name__ + "({0}, {1})",
-        [
-            Vjp(lambda b, ct, out, x, y: share(b, ct, x, y), ("x", "y")),
-            Vjp(lambda b, ct, out, x, y: share(b, ct, y, x), ("x", "y")),
-        ],
+        [Vjp(in_x, ("x", "y")), Vjp(in_y, ("x", "y"))],
         kinds="fi",
     )
 

@@ -86,7 +86,7 @@ class Writer:
         if self.writes:
             kinds += ["write"] * 5 + ["shift", "chain"]
         if self.control and self.depth < 2:
-            kinds += ["loop", "loop", "cond", "repeat", "exchange"]
+            kinds += ["loop", "loop", "cond", "repeat", "sweep", "exchange"]
         getattr(self, self.rng.choice(kinds))()
 
     def keep(self, v: Value) -> Value:
@@ -184,6 +184,8 @@ class Writer:
         for index, start, stop in self.indices:
             if proves(start, 0) and proves(size, stop):
                 forms += [(0, index, 1), (0, index + 1, 1), (index, 1, 1)]
+                rest = dims.add(size, dims.mul(index, -1))
+                forms += [(index, rest, 1), (index + 1, rest - 1, 1)]
         at, count, step = self.rng.choice(forms)
         return self.apply("slice", x, at, axis=axis, size=count, step=step, hint="v")
 
@@ -379,6 +381,50 @@ class Writer:
         stop = self.rng.choice([0, 1, 2, 3])
         attrs = {"index": index, "start": 0, "stop": stop, "step": 1}
         self.done("for", inits, attrs, [body], params)
+
+    def sweep(self) -> None:
+        """Write a loop that reads and writes neighbouring parts of one array."""
+        arrays = [x for x in self.arrays if x not in self.frozen]
+        choices = [(x, k) for x in arrays for k, d in enumerate(x.type.shape)]
+        choices = [(x, k) for x, k in choices if x.type.shape[k] in (N, M)]
+        if not choices:
+            self.loop()
+            return
+        x, axis = self.rng.choice(choices)
+        size = x.type.shape[axis]
+        start, stop, step = self.rng.choice(
+            [(1, size, 1), (size - 1, 0, -1), (1, size, 2), (1, size - 1, 1)]
+        )
+        index = dims.symbol(self.b.name("h").replace(".", "_"))
+        with self.inner() as nodes:
+            self.indices.append((index, 1, size))
+            for _ in range(self.rng.randint(1, 3)):
+                self.part_from_part(x, axis, index)
+            body = Block((), tuple(nodes), ())
+        attrs = {"index": index, "start": start, "stop": stop, "step": step}
+        self.b.control(OPS["for"], (), attrs, [body], (), ())
+
+    def part_from_part(self, x: Value, axis: int, index: Any) -> None:
+        """Write a part of `x` that is computed from another one of the same shape."""
+        size = x.type.shape[axis]
+        rest = dims.add(size, dims.mul(index, -1))
+        lengths: list[Any] = [index, rest, 1, rest - 1, None]
+        length = self.rng.choice(lengths)
+        if length is None:
+            here, there = (
+                self.apply("select", x, at, axis=axis, hint="v")
+                for at in (index, self.rng.choice([index - 1, index, 0]))
+            )
+        else:
+            last = dims.add(size, dims.mul(length, -1))
+            here, there = (
+                self.apply("slice", x, at, axis=axis, size=length, step=1, hint="v")
+                for at in self.rng.choices([0, last], k=2)
+            )
+        new = self.changed(there)
+        if self.rng.random() < 0.5:
+            new = self.apply("add", new, self.apply("multiply", here, 0.5))
+        self.b.apply(OPS["write"], (here, new), {})
 
     def repeat(self) -> None:
         """Write a while loop that counts to 2 or 3."""

@@ -384,3 +384,29 @@ def test_every_row_of_the_table_is_reached() -> None:
         RULES.update(saved)
     missed = [str(rule.pattern) for _, rule in every if id(rule) not in fired]
     assert missed == []
+
+
+def test_a_write_is_kept_where_others_read_it() -> None:
+    """Two writes into one array would need two arrays."""
+    text = """
+    func @f(%x: f64[n], %t: f64, %k: i64) -> f64[n] {
+      %y: f64[n] = select_scatter %x, %t, 0 {axis=0}
+      %v: f64[] = select %y, %k {axis=0}
+      %z: f64[n] = select_scatter %y, %v, 0 {axis=0}
+      return %z
+    }"""
+    assert len(dce(simplify(parse(text))).nodes) == 3
+    unread = text.replace("%y, %k", "%x, %k")
+    assert len(dce(simplify(parse(unread))).nodes) == 2
+
+
+def test_a_write_of_the_same_again_goes() -> None:
+    f = parse("""
+    func @f(%x: f64[n], %t: f64) -> (f64[n], f64[n]) {
+      %y: f64[n] = select_scatter %x, %t, 0 {axis=0}
+      %z: f64[n] = select_scatter %y, %t, 0 {axis=0}
+      return %y, %z
+    }""")
+    g = simplify(f)
+    assert len(g.nodes) == 1
+    assert g.results[0] is g.results[1]
