@@ -126,23 +126,34 @@ class _Unnester(Rewriter):
         self.grown: dict[Operand, Node] = {}  # the write that an array comes from
 
     def node(self, n: Node) -> None:
-        self.overwrite(n)
+        moved = self.overwrite(n)
         self.redirect(n)
         super().node(n)
+        for v, view in moved.items():
+            whole = self.operand(n.result)
+            operands = (whole, *view.operands[1:])
+            self.found[v] = Node(view.op, operands, view.attrs, view.results)
 
     # Reading from what was written ------------------------------------------------
 
-    def overwrite(self, n: Node) -> None:
-        """Forget what can be read from arrays that a node may write into."""
+    def overwrite(self, n: Node) -> dict[Value, Node]:
+        """Forget what can be read from arrays that a node may write into.
+
+        Returns those that can be read from the node's result as well.
+        """
         over: Sequence[Operand] = ()
         if n.regions:
             over = n.operands
         elif n.op.kind is Kind.SCATTER:
             over = n.operands[:1]
         gone = {x for x in map(self.operand, over) if isinstance(x, Value)}
+        kept: dict[Value, Node] = {}
         for v, view in list(self.found.items()):
             if view.operands[0] in gone:
                 del self.found[v]
+                if _writes(n) and disjoint(writes_of(view), writes_of(n), self.facts):
+                    kept[v] = view
+        return kept
 
     def redirect(self, n: Node) -> None:
         """Let a node read what is part of an array from there."""
@@ -181,7 +192,7 @@ class _Unnester(Rewriter):
         """Note that `v` is a part of `whole`; returns `whole`."""
         if not self.used_once(v):
             op, operands, attrs = _joined(steps)
-            self.found[v] = Node(op, (whole, *operands), attrs)
+            self.found[v] = Node(op, (whole, *operands), attrs, (v,))
         return whole
 
     # Rules ------------------------------------------------------------------------
