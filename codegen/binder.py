@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from ..ir import dims
-from ..ir.dims import Symbol
+from ..ir.dims import Dim, Symbol
 from ..ir.errors import MutationError
 from ..ir.types import DType
 from ..runtime.pool import Results
@@ -24,6 +24,24 @@ from .nests import Buffer, Program, Reg, Result, listing
 from .rows import LINES, ROWS
 
 C_ALIGNED, WRITEABLE = 0x101, 0x400  # bits of `flags.num`
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """The memory that a kernel takes out for a call: tapes and other temporaries.
+
+    Called as the kernel is, it returns the number of bytes. What only the run can size
+    is not part of it.
+    """
+
+    parts: tuple[Dim, ...]
+    sizes: tuple[tuple[Symbol, int, int], ...]
+    symbols: tuple[Symbol, ...]
+
+    def __call__(self, args: Sequence[Any], symbols: Sequence[int] = ()) -> int:
+        values = dict(zip(self.symbols, symbols, strict=True))
+        values.update((s, args[k].shape[axis]) for s, k, axis in self.sizes)
+        return sum(dims.evaluate(d, values) for d in self.parts)
 
 
 @dataclass(slots=True)
@@ -40,6 +58,7 @@ class Kernel:
     source: str
     nests: str
     call: Callable[[Sequence[Any], Sequence[int]], list[Any]]
+    scratch: Scratch
     checks: tuple[str, ...] = ()
     compiled: Any = field(default=None, repr=False)
 
@@ -142,7 +161,9 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
     text = "\n".join(_caller(p, space))
     exec(compile(text, f"<call of {p.name}>", "exec"), space)
     checks = tuple(f.message for f in p.failures)
-    return Kernel(p.name, source, listing(p), space["call"], checks, compiled)
+    parts = tuple(size for size, _ in arena_slots(p))
+    scratch = Scratch(parts, tuple(p.sizes), tuple(p.symbols))
+    return Kernel(p.name, source, listing(p), space["call"], scratch, checks, compiled)
 
 
 def _failing(p: Program) -> Callable[[int], None]:

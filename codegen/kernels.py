@@ -28,6 +28,7 @@ from ..ir.access import (
     steps_of,
     view_of,
 )
+from ..ir.bounds import upper
 from ..ir.dims import Dim, Expr, Facts, Symbol
 from ..ir.errors import (
     IndexRangeError,
@@ -541,64 +542,15 @@ def plus(x: Scalar, y: Scalar) -> Scalar:
 
 
 def largest(d: Dim, s: Symbol, low: Dim, high: Dim) -> Dim:
-    """Return an upper bound of `d`, at least 0, for low <= s <= high, without s."""
-    found = _ends(d, s, low, high)
-    if found is None:
-        raise UnsupportedError(
-            f"the size {d} of an array inside a loop over {s} has no known bound"
-        )
-    return d if s not in dims.symbols_of(d) else dims.maximum(found[1], 0)
-
-
-def _ends(d: Dim, s: Symbol, low: Dim, high: Dim) -> tuple[Dim, Dim] | None:
-    """Return bounds of `d` for low <= s <= high, or None where none are known."""
-    if s not in dims.symbols_of(d) or isinstance(d, int):
-        return d, d
-    zero: Mapping[Symbol, Dim] = {s: 0}
-    first = dims.substitute(d, zero)
-    slope = dims.add(dims.substitute(d, {s: 1}), dims.mul(first, -1))
-    if dims.add(first, dims.mul(slope, _dim(s))) == d:
-        at = [dims.substitute(d, {s: x}) for x in (low, high)]
-        if isinstance(slope, int):
-            return (at[0], at[1]) if slope >= 0 else (at[1], at[0])
-        return dims.minimum(*at), dims.maximum(*at)
-    total: tuple[Dim, Dim] = (0, 0)
-    for monomial, c in d.terms:
-        if len(monomial) > 1 and any(s in dims.symbols_of(_dim(a)) for a in monomial):
-            return None
-        ends = _atom_ends(monomial, s, low, high)
-        if ends is None:
-            return None
-        below, above = (dims.mul(x, c) for x in (ends if c > 0 else ends[::-1]))
-        total = dims.add(total[0], below), dims.add(total[1], above)
-    return total
-
-
-def _atom_ends(
-    monomial: dims.Monomial, s: Symbol, low: Dim, high: Dim
-) -> tuple[Dim, Dim] | None:
-    if not any(s in dims.symbols_of(_dim(a)) for a in monomial):
-        same = dims.product(map(_dim, monomial))
-        return same, same
-    (a,) = monomial
-    if isinstance(a, Symbol):
-        return low, high
-    ends = [_ends(x, s, low, high) for x in a.args]
-    known = [e for e in ends if e is not None]
-    if len(known) < len(ends):
-        return None
-    lows, highs = zip(*known, strict=True)
-    if a.kind == "floordiv":
-        by = a.args[1]
-        if not isinstance(by, int) or by <= 0:
-            return None
-        return dims.floordiv(lows[0], by), dims.floordiv(highs[0], by)
-    extreme = dims.maximum if a.kind == "max" else dims.minimum
-    return extreme(*lows), extreme(*highs)
-
-
-def _dim(a: dims.Atom) -> Dim:
-    return Expr((((a,), 1),))
+    """Return an upper bound of `d` for low <= s <= high, without s."""
+    if s not in dims.symbols_of(d):
+        return d
+    bound = upper(d, s, low, high)
+    if bound is not None:
+        return dims.maximum(bound, 0)
+    raise UnsupportedError(
+        f"the size {d} of an array inside a loop over {s} is not linear in {s}"
+    )
 
 
 def last_uses(b: Block) -> dict[Value, int]:

@@ -73,6 +73,10 @@ class GradientError(RetrogradeError, RuntimeError):
     """A gradient that was asked for and cannot be given."""
 
 
+class MemoryLimitError(RetrogradeError, MemoryError):
+    """A memory limit that a gradient cannot keep; says which one it could."""
+
+
 class GradientBreakError(RetrogradeError, TypeError):
     """A conversion or write that would lose a gradient in silence."""
 

@@ -99,7 +99,7 @@ class Machine:
             case Kind.COND:
                 taken = node.regions[0 if self.get(node.operands[0]) else 1]
                 self.define(node.results, self.region(taken))
-            case Kind.FUSED:
+            case Kind.CHECKPOINT | Kind.FUSED:
                 self.define(node.results, self.region(node.regions[0]))
             case _:
                 self.plain(node)

@@ -47,10 +47,11 @@ class Kind(StrEnum):
     FOR = "for"
     WHILE = "while"
     COND = "cond"
+    CHECKPOINT = "checkpoint"
     FUSED = "fused"
 
 
-CONTROL = frozenset({Kind.FOR, Kind.WHILE, Kind.COND, Kind.FUSED})
+CONTROL = frozenset({Kind.FOR, Kind.WHILE, Kind.COND, Kind.CHECKPOINT, Kind.FUSED})
 
 
 @dataclass(frozen=True, slots=True)

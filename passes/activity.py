@@ -29,7 +29,7 @@ def forward(nodes: Iterable[Node], active: set[Value]) -> None:
         match node.op.kind:
             case Kind.FOR | Kind.WHILE:
                 _forward_loop(node, active)
-            case Kind.COND | Kind.FUSED:
+            case Kind.COND | Kind.CHECKPOINT | Kind.FUSED:
                 for region in node.regions:
                     forward(region.nodes, active)
                     _mark(node.results, region.results, active)
@@ -70,7 +70,7 @@ def backward(nodes: Iterable[Node], useful: set[Value]) -> None:
         match node.op.kind:
             case Kind.FOR | Kind.WHILE:
                 loop_backward(node, useful)
-            case Kind.COND | Kind.FUSED:
+            case Kind.COND | Kind.CHECKPOINT | Kind.FUSED:
                 for region in node.regions:
                     _mark_back(node.results, region.results, useful)
                     backward(region.nodes, useful)

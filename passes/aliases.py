@@ -128,13 +128,30 @@ class Aliases:
                     params, node.operands, yields(node), results, strict=True
                 ):
                     kept = isinstance(y, Value) and self.resolved(y) is p
-                    if kept and isinstance(init, Value) and is_array(init):
+                    arrays = is_array(init) and is_array(p)
+                    if kept and arrays and isinstance(init, Value):
                         self.same[p] = self.same[r] = init
             elif node.op.kind is Kind.COND:
                 left, right = (x.results for x in node.regions)
                 for a, b, r in zip(left, right, node.results, strict=True):
-                    if a is b and isinstance(a, Value) and is_array(a):
+                    arrays = is_array(a) and is_array(r)
+                    if a is b and arrays and isinstance(a, Value):
                         self.same[r] = a
+            elif node.op.kind is Kind.CHECKPOINT:
+                self._resolve_yields(node)
+
+    def _resolve_yields(self, node: Node) -> None:
+        """Find the results of a region that are outer arrays, or yielded twice."""
+        first: dict[Value, Value] = {}
+        (region,) = node.regions
+        for y, r in zip(region.results, node.results, strict=True):
+            if not isinstance(y, Value) or not is_array(y):
+                continue
+            y = self.resolved(y)
+            if not self.inside(y, node):
+                self.same[r] = y
+            elif first.setdefault(y, r) is not r:
+                self.same[r] = first[y]
 
     def resolved(self, v: Value) -> Value:
         """Return the value that `v` certainly is."""

@@ -1,8 +1,9 @@
 """Compute equal things once: a node equal to one that dominates it is replaced by it.
 
 Pure Funcs only; a traced Func is returned as it is, since equal arrays are different
-memory there. Nodes with regions are kept, and inside a region what is outside counts
-as computed. One hash per node, so the cost is linear.
+memory there. Inside a region what is outside counts as computed; what was computed in
+a region is not known after it, so that two checkpoints share nothing, unless they are
+equal as a whole. One hash per node and region around it, so the cost is linear.
 
     %a: f64 = sin %x        %a: f64 = sin %x
     %b: f64 = sin %x        %c: f64 = add %a, %a
@@ -16,7 +17,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from ..ir.dims import Expr
-from ..ir.func import Block, Copier, Func, Node, Operand, Value
+from ..ir.func import Block, Copier, Func, Node, Operand, Value, walk
 from ..ir.op import Kind
 from .scope import defined_symbol
 
@@ -76,15 +77,40 @@ class _Merger(Copier):
     def merged(self, n: Node) -> Node | None:
         """Return the node over merged operands, or None where it is known."""
         operands = tuple(map(self.operand, n.operands))
-        if n.regions or n.op.kind in KEPT or defined_symbol(n) is not None:
-            regions = tuple(map(self.block, n.regions))
-            return Node(n.op, operands, n.attrs, n.results, regions, n.loc)
-        attrs = tuple((k, key_of(a)) for k, a in sorted(n.attrs.items()))
-        types = tuple(v.type for v in n.results)
-        key = (n.op, tuple(map(key_of, operands)), attrs, types)
+        regions = tuple(map(self.block, n.regions))
+        new = Node(n.op, operands, n.attrs, n.results, regions, n.loc)
+        inside = (m for r in regions for m in walk(r))
+        if defined_symbol(n) is not None or any(
+            m.op.kind in KEPT for m in (n, *inside)
+        ):
+            return new
+        key = node_key(new, {})
         before = self.known.get(key)
         if before is not None:
             self.values.update(zip(n.results, before, strict=True))
             return None
         self.known[key] = n.results
-        return Node(n.op, operands, n.attrs, n.results, (), n.loc)
+        return new
+
+
+def node_key(n: Node, local: dict[Value, int]) -> Hashable:
+    """Return a key of what a node computes; values of regions count by position."""
+
+    def key(x: Any) -> Hashable:
+        return ("local", local[x]) if x in local else key_of(x)
+
+    operands = tuple(map(key, n.operands))
+    attrs = tuple((k, key_of(a)) for k, a in sorted(n.attrs.items()))
+    types = tuple(v.type for v in n.results)
+    regions = []
+    for r in n.regions:
+        for p in r.params:
+            local[p] = len(local)
+        nodes = []
+        for m in r.nodes:
+            nodes.append(node_key(m, local))
+            for v in m.results:
+                local[v] = len(local)
+        results = tuple(map(key, r.results))
+        regions.append((tuple(p.type for p in r.params), tuple(nodes), results))
+    return n.op, operands, attrs, types, tuple(regions)

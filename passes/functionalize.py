@@ -144,8 +144,8 @@ class _Functionalizer:
                     self.write(node)
                 case Kind.FOR | Kind.WHILE:
                     self.loop(node)
-                case Kind.COND:
-                    self.cond(node)
+                case Kind.COND | Kind.CHECKPOINT:
+                    self.branches(node)
                 case _ if viewed(node) is not None:
                     self.view(node)
                 case _:
@@ -315,7 +315,8 @@ class _Functionalizer:
     def writes(self, block: Block) -> bool:
         return any(n.op.kind is Kind.WRITE for n in walk(block))
 
-    def cond(self, node: Node) -> None:
+    def branches(self, node: Node) -> None:
+        """Handle a cond, or a checkpoint: a region that is always taken."""
         written = self.aliases.written(node)
         kept = [k for k, r in enumerate(node.results) if r not in self.aliases.same]
         blocks = []
@@ -325,7 +326,8 @@ class _Functionalizer:
                 out = [self.read(source.results[k]) for k in kept]
                 out += [self.content[r].value for r in written]
                 blocks.append(Block((), tuple(nodes), tuple(out)))
-        self.results(node, [self.read(node.operands[0])], blocks, kept, written)
+        operands = list(map(self.read, node.operands))
+        self.results(node, operands, blocks, kept, written)
 
     def results(
         self,

@@ -13,6 +13,7 @@ from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
 from .fuse import fuse
+from .inline import inline
 from .partition import partition
 from .reinplace import reinplace
 from .shifts import shifts
@@ -44,6 +45,7 @@ PASSES: dict[str, Pass] = {
     "shifts": shifts,
     "unnest": unnest,
     "fuse": fuse,
+    "inline": inline,
     "reinplace": reinplace,
 }
 
@@ -51,7 +53,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "unnest", "fuse", "reinplace"),
+    "lower": ("shifts", "unnest", "fuse", "inline", "reinplace"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir import dims
+from ..ir.bounds import upper
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.func import Node
 from .scope import ScopedBuilder
@@ -12,22 +13,41 @@ from .scope import ScopedBuilder
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The iterations of a `for`."""
+    """The iterations of a `for`; `most` is a simple upper bound of their number."""
 
     index: Expr
     start: Dim
     stop: Dim
     step: Dim
+    most: Dim | None = None
 
     @staticmethod
     def of(node: Node) -> Range:
         a = node.attrs
-        return Range(a["index"], a["start"], a["stop"], a["step"])
+        return Range(a["index"], a["start"], a["stop"], a["step"], a.get("most"))
 
     def trips(self, b: ScopedBuilder) -> Dim:
         """Return the number of iterations."""
         gap = dims.add(self.start, dims.mul(self.stop, -1))
         return at_least_zero(b, dims.mul(dims.floordiv(gap, self.step), -1))
+
+    def capacity(self, b: ScopedBuilder) -> Dim:
+        """Return the size that a tape of these iterations needs."""
+        return self.trips(b) if self.most is None else self.most
+
+    def part(self, b: ScopedBuilder, number: Dim, size: Dim) -> Range:
+        """Return block `number` of these iterations, in blocks of `size`."""
+        width = dims.mul(size, self.step)
+        start = dims.add(self.start, dims.mul(number, width))
+        end = dims.add(start, width)
+        if not isinstance(self.step, int):  # up or down
+            done = dims.minimum(self.trips(b), dims.mul(dims.add(number, 1), size))
+            stop = dims.add(self.start, dims.mul(done, self.step))
+        elif self.step > 0:
+            stop = dims.minimum(self.stop, end)
+        else:
+            stop = dims.maximum(self.stop, end)
+        return Range(self.index, start, stop, self.step, size)
 
     def position(self) -> Dim:
         """Return the number of the present iteration, from 0."""
@@ -48,18 +68,19 @@ class Range:
         stop = dims.add(self.start, dims.mul(self.step, -1))
         if isinstance(self.step, int):
             stop = dims.add(self.start, -1 if self.step > 0 else 1)
-        return Range(self.index, self.last(b), stop, dims.mul(self.step, -1))
+        step = dims.mul(self.step, -1)
+        return Range(self.index, self.last(b), stop, step, self.most)
 
     def attrs(self) -> dict[str, Dim]:
-        return {
-            "index": self.index,
-            "start": self.start,
-            "stop": self.stop,
-            "step": self.step,
-        }
+        bounds = {"start": self.start, "stop": self.stop, "step": self.step}
+        most = {} if self.most is None else {"most": self.most}
+        return {"index": self.index, **bounds, **most}
 
     def largest(self, b: ScopedBuilder, d: Dim) -> Dim | None:
-        """Return the largest value of a dim over the iterations, if d is linear."""
+        """Return an upper bound of a dim over the iterations, if one is found.
+
+        It is the largest value where the dim is linear in the index.
+        """
         s = dims.as_symbol(self.index)
         assert s is not None
         if s not in dims.symbols_of(d):
@@ -69,7 +90,8 @@ class Range:
             inner = [a for a in monomial if not isinstance(a, Symbol)]
             calls = any(s in dims.symbols_of(x) for a in inner for x in a.args)
             if calls or monomial.count(s) > 1:
-                return None
+                bound = upper(d, s, self.start, self.last(b))
+                return None if bound is None else at_least_zero(b, bound)
         first = dims.substitute(d, {s: self.start})
         last = dims.substitute(d, {s: self.last(b)})
         if b.facts.proves(dims.add(last, dims.mul(first, -1))):

@@ -107,6 +107,16 @@ def symbols_in(f: Func) -> set[str]:
     return found
 
 
+def fresh_symbol(hint: str, taken: set[str]) -> Expr:
+    """Make a symbol that is not taken yet; it is from then on."""
+    name, k = hint, 0
+    while name in taken:
+        k += 1
+        name = f"{hint}{k}"
+    taken.add(name)
+    return dims.symbol(name)
+
+
 class Renamer(Copier):
     """Copies nodes under fresh names, so that both copies may stand in one Func."""
 

@@ -2,7 +2,8 @@
 
 Each node is rewritten until no rule applies; what a rule builds goes through the rules
 too. Besides, a cond on a known condition becomes its branch, a carry that never changes
-its initial value, and a loop without iterations its initial values.
+its initial value, a loop without iterations its initial values, and a checkpoint
+without nodes what it yields.
 
     %y: f64[n] = power %x, 2.0           %y: f64[n] = square %x
     %z: f64[n] = multiply %y, 1.0        return %y
@@ -166,6 +167,8 @@ class Rewriter(ScopedBuilder):
                 for inner in taken.nodes:
                     self.node(inner)
                 given: Sequence[Operand] = tuple(map(self.operand, taken.results))
+            case Kind.CHECKPOINT if not n.regions[0].nodes:
+                given = tuple(map(self.operand, n.regions[0].results))
             case Kind.FOR if _is_empty(n):
                 given = operands
             case Kind.FOR | Kind.WHILE:

@@ -31,6 +31,25 @@ if TYPE_CHECKING:
 WHOLE = 1.01  # breaks ties between a value and its parts
 
 
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """What the reverse of a loop saves: bytes of an entry, and the number of entries.
+
+    Neither depends on loops around it; `entry` is None where it has no such bound.
+    """
+
+    loop: Node
+    entry: Dim | None
+    capacity: Dim | None
+
+    @property
+    def size(self) -> Dim | None:
+        """The number of bytes."""
+        if self.entry is None or self.capacity is None:
+            return None
+        return dims.mul(self.entry, self.capacity)
+
+
 @dataclass(eq=False, slots=True)
 class _Made:
     """A way to make values of a region: by a step, what replaces it, from results."""
@@ -80,8 +99,8 @@ class Sources:
             x = node.operands[0] if node.op.kind is Kind.VIEW else None
             if isinstance(x, Value):
                 self.viewed[node.result] = x
-        for p in self.params:  # rather a part of it than the whole
-            self.cost[p] = self.saving(p) * WHOLE
+        for p in self.params:  # rather save a part of it than the whole
+            self.cost[p] = self.saving(p) * (1.0 if loop is None else WHOLE)
         for k, step in enumerate(steps):
             nodes = (step.node,) if reroot is None else reroot.nodes((step.node,))
             own = defined_symbol(step.node) if self._defines(step.node) else None

@@ -19,21 +19,24 @@ from dataclasses import dataclass, field
 from ..ir import dims
 from ..ir.access import view_of
 from ..ir.build import names_in
-from ..ir.dims import Expr, Strict, Symbol
+from ..ir.dims import Dim, Expr, Strict, Symbol
 from ..ir.errors import GradientError, RetrogradeError
 from ..ir.func import Attrs, Block, Func, Node, Operand, Value, free_values, type_of
 from ..ir.op import OPS, Kind, Op, Zero
 from ..ir.types import F64, Type
 from . import activity
 from .contents import Contents, written
+from .ranges import Range
 from .scope import (
     Renamer,
     ScopedBuilder,
     defined_symbol,
     definers,
+    fresh_symbol,
     symbols_in,
     with_operands,
 )
+from .tape import Sources, Tape
 
 Cotangents = dict[Value, Operand]
 View = tuple[Op, tuple[Operand, ...], Attrs]  # with its indices and attributes
@@ -65,6 +68,17 @@ def vjp(
       return %y, %dx
     }
     """
+    return differentiated(f, wrt, cotangents, seed=seed)[0]
+
+
+def differentiated(
+    f: Func,
+    wrt: Sequence[int],
+    cotangents: Sequence[int] | None = None,
+    *,
+    seed: Mapping[int, Operand] | None = None,
+) -> tuple[Func, list[Tape]]:
+    """Return what `vjp` returns, and the tapes of its loops."""
     seed = dict(seed or {})
     if cotangents is None:
         every = range(len(f.results))
@@ -86,7 +100,8 @@ def vjp(
     nodes = [n for s in steps for n in (s.replaced or (s.node,))]
     block = b.finish((*f.params, *params), (*f.results, *grads))
     block.nodes = (*nodes, *block.nodes)
-    return Func(f"{f.name}.joint", "func", block, f.symbols, f.facts)
+    joint = Func(f"{f.name}.joint", "func", block, f.symbols, f.facts)
+    return joint, reverser.tapes
 
 
 def _is_float(x: Operand) -> bool:
@@ -156,6 +171,7 @@ class Reverser:
         activity.forward(f.nodes, self.active)
         self.makers: dict[Value, Node] = {}
         self.loops: list[Contents] = []  # the loops around what is being reversed
+        self.tapes: list[Tape] = []
 
     # Cotangents -------------------------------------------------------------------
 
@@ -203,6 +219,24 @@ class Reverser:
             d = self.b.apply(OPS["item"], (d,), {}, hint=hint)
         return d
 
+    def saved(self, loop: Node, capacity: Dim, types: Sequence[Type]) -> None:
+        """Note the tapes of a loop."""
+        entry: Dim | None = 0
+        for t in types:
+            shape = [self.largest(d) for d in t.shape[1:]]
+            if entry is not None and None not in shape:
+                each = dims.product(d for d in shape if d is not None)
+                entry = dims.add(entry, dims.mul(each, t.dtype.itemsize))
+            else:
+                entry = None
+        self.tapes.append(Tape(loop, entry, self.largest(capacity)))
+
+    def largest(self, d: Dim | None) -> Dim | None:
+        """Return the largest value of a dim over the loops around, if it is known."""
+        for around in reversed(self.loops):
+            d = None if d is None else Range.of(around.loop).largest(self.b, d)
+        return d
+
     # Nodes ------------------------------------------------------------------------
 
     def sweep(self, nodes: Sequence[Node], ct: Cotangents) -> list[Step]:
@@ -227,8 +261,8 @@ class Reverser:
                 return reverse_for(self, node, given, ct)
             case Kind.WHILE:
                 return reverse_while(self, node, given, ct)
-            case Kind.COND:
-                return self.cond(node, given, ct)
+            case Kind.COND | Kind.CHECKPOINT:
+                return self.branches(node, given, ct)
             case Kind.FUSED:
                 raise GradientError("fused: differentiate before fusing")
         (d,) = given
@@ -355,8 +389,13 @@ class Reverser:
                     found.setdefault(v)
         return list(found)
 
-    def cond(self, node: Node, given: Sequence[Operand | None], ct: Cotangents) -> Step:
-        """Reverse a cond as a cond; each branch computes again what it reads."""
+    def branches(
+        self, node: Node, given: Sequence[Operand | None], ct: Cotangents
+    ) -> Step:
+        """Reverse a cond or a checkpoint as one; regions compute again what they read.
+
+        So of a checkpoint only what enters it is kept.
+        """
         useful = {v for v, d in zip(node.results, given, strict=True) if d is not None}
         activity.backward([node], useful)
         outs = self.captured(node, useful)
@@ -374,15 +413,12 @@ class Reverser:
             blocks.append(self.recomputing(node, region, back))
         types = [cotangent_type(v.type) for v in outs]
         hints = [f"d{v.name}" for v in outs]
-        test = node.operands[:1]
-        new = self.b.control(node.op, test, {}, blocks, types, hints)
+        new = self.b.control(node.op, node.operands, {}, blocks, types, hints)
         ct.update(zip(outs, new, strict=True))
         return Step(node)
 
     def recomputing(self, node: Node, region: Block, back: Reversed) -> Block:
         """Put in front of a reversed branch the forward nodes that it reads."""
-        from .tape import Sources
-
         sources = Sources(self.b, region, back.steps, None, self.definers)
         sources.want(back)
         with self.b.region(node) as before:
@@ -402,14 +438,10 @@ class Reverser:
 
     def fresh_symbol(self, hint: str) -> Expr:
         """Make a symbol that occurs nowhere in the Func."""
-        name, k = hint, 0
-        while name in self.symbols:
-            k += 1
-            name = f"{hint}{k}"
-        self.symbols.add(name)
+        new = fresh_symbol(hint, self.symbols)
         for loop in self.loops:
-            loop.local.add(Symbol(name))
-        return dims.symbol(name)
+            loop.local |= dims.symbols_of(new)
+        return new
 
 
 def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:

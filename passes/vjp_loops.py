@@ -196,7 +196,7 @@ class _Loop:
         sources, r, node = plan.sources, self.r, self.node
         if not sources.taped:
             return Step(node)
-        trips = self.forward.trips(r.b)
+        trips = self.forward.capacity(r.b)
         inits, tapes, params = [], [], []
         with r.b.block() as before:
             for v in sources.taped:
@@ -205,6 +205,7 @@ class _Loop:
                 inits.append(r.b.empty(shape=shape, dtype=like.dtype))
                 params.append(r.b.value(like, f"{v.name}_tape"))
                 tapes.append(r.b.value(like, f"{v.name}_tape"))
+        r.saved(node, trips, [t.type for t in tapes])
         stored: dict[Value, Operand] = dict(zip(sources.taped, params, strict=True))
 
         def save(v: Value) -> None:

@@ -5,6 +5,7 @@ from .compare import compare
 from .comparison import Comparison
 from .ir.errors import RetrogradeError
 from .tracer import autograd
+from .tracer.checkpoint import checkpoint
 from .tracer.containers import register_container
 from .tracer.jit import Compiled, compile
 from .tracer.modes import (
@@ -26,6 +27,7 @@ __all__ = [
     "Tensor",
     "allow_mutation_on_saved_tensors",
     "autograd",
+    "checkpoint",
     "compare",
     "compile",
     "enable_grad",

@@ -137,6 +137,10 @@ class Assumptions:
             raise self.needs_value(d)
         return out
 
+    def knows(self, d: Dim) -> bool:
+        """Tell whether a dim has a value while the function is traced."""
+        return dims.symbols_of(self.resolve(d)) <= self.hints.keys()
+
     def needs_value(self, d: Dim) -> NeedsValue:
         """Return the error for a question that Python cannot leave open."""
         d = self.resolve(d)
@@ -288,7 +292,10 @@ class Assumptions:
         self.facts = self.facts.having(self.resolve(d))
 
     def assume_equal(self, a: Dim, b: Dim) -> None:
-        """Assume a == b by solving for a symbol; without one, all become numbers."""
+        """Assume a == b by solving for a symbol; without one, some become equal.
+
+        Or numbers, if nothing else helps.
+        """
         gap = self.resolve(dims.add(a, dims.mul(b, -1)))
         if isinstance(gap, int):
             return
@@ -299,12 +306,19 @@ class Assumptions:
             if not isinstance(s, Symbol) or s not in self.hints:
                 continue
             rest = dims.add(gap, dims.mul(Expr(((monomial, 1),)), -coefficient))
-            if s in dims.symbols_of(rest):
+            if s in dims.symbols_of(rest) or self.open(rest):
                 continue
             self.substitute(s, dims.mul(rest, -coefficient))
             return
-        for s in dims.symbols_of(gap):
-            self.substitute(s, self.hints[s])
+        known = sorted(dims.symbols_of(gap) - self.open(gap), key=str)
+        for k, s in enumerate(known):
+            for t in known[:k]:
+                if self.hints[s] == self.hints[t] and self.resolve(gap) != 0:
+                    self.substitute(s, self.resolve(dims.symbol(t.name)))
+                    break
+        if self.resolve(gap) != 0:
+            for s in known:
+                self.substitute(s, self.hints[s])
 
     def substitute(self, s: Symbol, d: Dim) -> None:
         """Replace `s` by `d` everywhere from now on."""

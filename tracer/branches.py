@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.func import Block, Node, Operand
+from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS, Kind
 from ..ir.types import I64, Type
 from .assume import dim_of
@@ -66,7 +66,7 @@ class _Join:
         if is_missing(a) or is_missing(b):
             return self.missing(a, b, what, ours)
         xs, ys, tree = flatten_pair(a, b, what)
-        leaves = [self.leaf(x, y, what) for x, y in zip(xs, ys, strict=True)]
+        leaves = [self.leaf(x, y, what, ours) for x, y in zip(xs, ys, strict=True)]
         return lambda: unflatten_tree(tree, [leaf() for leaf in leaves])
 
     def missing(self, a: Any, b: Any, what: str, ours: bool) -> Callable[[], Any]:
@@ -79,8 +79,13 @@ class _Join:
         return lambda: unflatten_tree(tree, [leaf() for leaf in made])
 
     def one_sided(self, x: Any, side: int, what: str) -> Callable[[], Any]:
-        """Yield a leaf of one side, of which the other side has nothing."""
+        """Yield a leaf of one side, of which the other side has nothing.
+
+        What was there before the branch is what it is: an array keeps its memory.
+        """
         if not isinstance(x, Tensor) and not (is_int(x) and not isinstance(x, int)):
+            return lambda: x
+        if isinstance(x, Tensor) and is_older(x, self.sides[side].nodes):
             return lambda: x
         want = type_in(self.trace, x)
         number = self.add(want, what)
@@ -89,9 +94,12 @@ class _Join:
             self.yields[1 - side].append(nothing(self.trace, want))
         return self.result(number)
 
-    def leaf(self, x: Any, y: Any, what: str) -> Callable[[], Any]:
+    def leaf(self, x: Any, y: Any, what: str, ours: bool) -> Callable[[], Any]:
         if is_same(x, y):
             return lambda: x
+        if ours and (is_missing(x) or is_missing(y)):
+            side = 1 if is_missing(x) else 0
+            return self.one_sided((x, y)[side], side, what)
         if not is_value(x) or not is_value(y):
             flatten_pair((x,), y, what)  # raises
         if is_python_int(x) and is_python_int(y):
@@ -163,6 +171,12 @@ def _as_int(trace: Trace, t: Tensor, bounds: tuple[Dim, Dim] | None) -> Any:
     if high is not None:
         facts.append(lambda s: dims.add(high, dims.mul(s, -1)))
     return trace.as_int(t, "cdefghij", *facts)
+
+
+def is_older(t: Tensor, nodes: Sequence[Node]) -> bool:
+    """Tell whether `t` is a value that none of these nodes computes."""
+    v = t._value
+    return isinstance(v, Value) and not any(v in node.results for node in nodes)
 
 
 def has_effect(nodes: Sequence[Node]) -> bool:

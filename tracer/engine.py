@@ -141,6 +141,10 @@ class Run:
         slot = slots[nr]
         if slot is None:
             slot = slots[nr] = Slot()
+        self.add(slot, g)
+
+    def add(self, slot: Slot, g: Any) -> None:
+        """Add a gradient to a slot."""
         if not self.create_graph:
             slot.add(g)
         elif slot.value is None:

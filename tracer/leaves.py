@@ -21,11 +21,11 @@ from ..ir.errors import GradientError, ShapeError, UnsupportedError
 from ..ir.func import Block, Func, Node, Operand, Value, free_values, walk
 from ..ir.op import OPS, Kind
 from ..passes import activity
-from ..passes.vjp import vjp
+from ..passes.limit import limited_vjp
 from . import dispatch
 from .assume import NeedsValue
 from .location import user_location
-from .modes import enable_grad, no_grad
+from .modes import STATE, enable_grad, no_grad
 from .program import run_pass, without_checks
 from .tensor import Tensor
 
@@ -321,7 +321,14 @@ class Leaves:
             else:
                 cts[i] = trace.operand(trace.as_cotangent(g, t.type))
         wrt = tuple(self._params.index(v) for v in reached)
-        joint = vjp(pure, wrt, cotangents=tuple(cts), seed=seed)
+        joint = limited_vjp(
+            pure,
+            wrt,
+            tuple(cts),
+            seed=seed,
+            limit=STATE.memory_limit,
+            sizes=trace.assumptions,
+        )
         out = inline(trace, joint, [*given, *cts.values()])[len(results) :]
         found = {}
         for v, x in zip(reached, out, strict=True):

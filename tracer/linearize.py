@@ -18,14 +18,14 @@ from ..ir.errors import GradientError
 from ..ir.func import Block, Copier, Func, Node, Operand, Value, type_of
 from ..ir.op import OPS
 from ..ir.types import type_of_array
-from ..passes.vjp import vjp as vjp_pass
+from ..passes.limit import limited_vjp
 from . import autograd, dispatch
 from .capture import run_traced
 from .containers import Tree, flatten_tree, unflatten_tree
 from .convert import convert, operators
 from .jit import LOCK
 from .location import user_location
-from .modes import allow_mutation_on_saved_tensors, enable_grad
+from .modes import STATE, allow_mutation_on_saved_tensors, enable_grad
 from .operators import EagerOperators
 from .program import run_pass
 from .specialisation import is_array_like
@@ -127,6 +127,9 @@ def _linearize_traced(
         for k, x in enumerate(outs)
     ]
 
+    home = outer.builder.nodes
+    limit = STATE.memory_limit
+
     def pull(cotangents: Sequence[Any]) -> list[Any]:
         seed: dict[int, Operand] = {}
         values: dict[int, Any] = {}
@@ -135,13 +138,23 @@ def _linearize_traced(
                 is_number = isinstance(ct, int | float)
                 (seed if is_number else values)[positions[k]] = ct
         params = tuple(numbers[j] for j in wrt)
-        joint = vjp_pass(pure, params, cotangents=tuple(values), seed=seed)
+        joint = limited_vjp(
+            pure,
+            params,
+            tuple(values),
+            seed=seed,
+            limit=limit,
+            sizes=outer.assumptions,
+        )
         stages.setdefault("vjp", joint)
         cts = [
             outer.operand(outer.as_cotangent(ct, type_of(pure.results[i])))
             for i, ct in values.items()
         ]
         out = inline(outer, joint, [*given, *cts])
+        if outer.builder.nodes is home:  # the joint Func has computed the values, too
+            for k, i in positions.items():
+                outer.replace(shown[k], outer.fresh(out[i]))
         return [outer.fresh(x) for x in out[len(pure.results) :]]
 
     return Linear(shown, out_tree, pull)

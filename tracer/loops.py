@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, TypeAlias
 
 from ..ir import dims
@@ -16,8 +17,8 @@ from ..ir.dims import Dim, Symbol
 from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS, Kind
 from ..ir.types import Type
-from .assume import dim_of
-from .branches import INT, Thunk
+from .assume import NeedsValue, dim_of
+from .branches import INT, Thunk, is_older
 from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
 from .rows import Range, Rows
@@ -39,6 +40,7 @@ from .unify import (
 )
 
 ATTEMPTS = 12
+MOST_GUESSED = 2  # ints of a loop whose direction is guessed
 
 
 # ---------------------------------------------------------------- carries
@@ -96,6 +98,7 @@ class _Loop:
         self.before = slots.read()
         self.carries: Carries = self._guess()
         self.params: list[Value] = []
+        self.inside: tuple[list[Node], ...] = ()  # nodes of the present attempt
         self.inits: list[Operand] = []
         self.yields: list[Operand] = []
         self.made: list[Any] = []
@@ -106,9 +109,17 @@ class _Loop:
 
     def run(self) -> None:
         """Trace the loop as a region. Raises `NeedsValue` where that cannot be."""
+        guesses: Iterator[Carries] | None = None
         for _ in range(ATTEMPTS):
-            if self.attempt():
-                return
+            try:
+                if self.attempt():
+                    return
+            except NeedsValue:
+                guesses = self._directions() if guesses is None else guesses
+                guess = next(guesses, None)
+                if guess is None:
+                    raise
+                self.carries = guess
         raise CannotCarry(
             "the variables of a loop keep changing their types",
             location=user_location(),
@@ -133,6 +144,29 @@ class _Loop:
                 t = type_in(self.trace, x)
                 out[key] = Carry(flatten_tree(x)[1], (Carried(t),))
         return out
+
+    def _directions(self) -> Iterator[Carries]:
+        """Yield carries whose ints rise or fall, for bodies that need to know.
+
+        An attempt fits only where they do.
+        """
+        unknown = [
+            (key, k)
+            for key, carry in self.carries.items()
+            for k, leaf in enumerate(carry.leaves)
+            if leaf == Integer()
+        ]
+        if not unknown or len(unknown) > MOST_GUESSED:
+            return
+        ways = (Integer(rises=True), Integer(falls=True))
+        for guess in product(ways, repeat=len(unknown)):
+            new = {key: list(carry.leaves) for key, carry in self.carries.items()}
+            for (key, k), leaf in zip(unknown, guess, strict=True):
+                new[key][k] = leaf
+            yield {
+                key: Carry(carry.tree, tuple(new[key]))
+                for key, carry in self.carries.items()
+            }
 
     # Stand-ins ------------------------------------------------------------------------
 
@@ -249,11 +283,22 @@ class _Loop:
                 if old is not None:
                     return old
                 raise self._unbound(what)
+            if self.slots.is_ours(key) and self._is_older(x):
+                new.append(Fixed())
+                continue
             have = type_in(self.trace, x)
             if old is not None and isinstance(was := old.leaves[k], Carried):
                 have = join(self.trace, was.type, have, what)
             new.append(Carried(self._outside(have, what)))
         return Carry(tree, tuple(new))
+
+    def _is_older(self, x: Any) -> bool:
+        """Tell whether `x` was there before the loop: the same in all iterations."""
+        return (
+            isinstance(x, Tensor)
+            and x._value not in self.params
+            and all(is_older(x, nodes) for nodes in self.inside)
+        )
 
     def _unbound(self, what: str) -> CannotCarry:
         return CannotCarry(
@@ -418,6 +463,7 @@ class ForLoop(_Loop):
             dims.add(last, dims.mul(self.index, -1)),
         )
         with trace.region(*facts) as nodes:
+            self.inside = (nodes,)
             known.ranges[s] = (self.start, last)
             known.visible.add(s)
             known.growing |= self.iterators
@@ -603,6 +649,7 @@ class WhileLoop(_Loop):
                 condition = condition if computed is None else computed
                 facts = trace.test_of(condition)
                 with trace.region(*facts.true) as second:
+                    self.inside = (first, second)
                     self.body()
                     after = self.slots.read()
                     for k in self.slots.grown(start, after):

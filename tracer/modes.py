@@ -1,10 +1,11 @@
-"""Modes of a thread: whether operations are recorded, and what a write may do."""
+"""Modes of a thread: what is recorded, what a write may do, what tapes may take."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -15,6 +16,7 @@ T = TypeVar("T")
 class _Modes(threading.local):
     grad = True
     copy_on_write = False
+    memory_limit: int | None = None  # of gradients that are captured, in bytes
 
 
 STATE = _Modes()
@@ -28,6 +30,18 @@ def is_grad_enabled() -> bool:
     False
     """
     return STATE.grad
+
+
+@contextmanager
+def within(limit: int | None) -> Iterator[None]:
+    """Let captured gradients keep a memory limit, and those around."""
+    before = STATE.memory_limit
+    limits = [x for x in (before, limit) if x is not None]
+    STATE.memory_limit = min(limits, default=None)
+    try:
+        yield
+    finally:
+        STATE.memory_limit = before
 
 
 class _Mode:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.errors import RetrogradeError, UnsupportedError
+from ..ir.errors import InternalError, UnsupportedError
 from ..ir.func import Node
 from ..ir.op import OPS, Kind
 from . import dispatch
@@ -104,13 +104,19 @@ class TraceOperators(EagerOperators):
             return body() if condition else orelse()
         try:
             return branch(trace, test, body, orelse, slots())
-        except RetrogradeError as error:
-            if trace.in_region or not isinstance(error, NeedsValue):
-                raise
+        except NeedsValue as error:
+            reason: UnsupportedError = error
+        except (UnsupportedError, InternalError, Counted):
+            raise
         except Exception as error:  # one of the ways raises
-            if trace.in_region:
-                raise _raises(error) from error
-        return body() if test else orelse()
+            reason = _raises(error)
+        if trace.in_region:
+            raise reason
+        try:
+            taken = bool(test)
+        except UnsupportedError:
+            raise reason from None
+        return body() if taken else orelse()
 
     def and_(self, left: Any, right: Thunk) -> Any:
         return self._logic(left, right, is_and=True)
@@ -399,11 +405,11 @@ def _too_long(reason: NeedsValue | None, count: int) -> UnsupportedError:
 
 def _raises(error: Exception) -> UnsupportedError:
     return UnsupportedError(
-        f"{type(error).__name__} is raised in a branch of a loop: {error}",
-        location=user_location(),
-        rule="Whether an exception is raised in a loop is known only when the program "
-        "runs.",
-        hint="check before the loop, or count the failures and raise after it",
+        f"{type(error).__name__} is raised in a branch: {error}",
+        location=getattr(error, "location", None) or user_location(),
+        rule="The condition is computed: whether the exception is raised is known "
+        "only when the program runs.",
+        hint="check before calling, or compute a flag and raise after the call",
     )
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from .. import codegen
-from ..ir import interp
-from ..ir.dims import Symbol
+from ..ir import dims, interp
+from ..ir.dims import Expr, Symbol
 from ..ir.errors import RetrogradeError
 from ..ir.func import Func
 from ..ir.op import Kind
 from ..passes import manager
-from ..passes.vjp import vjp
+from ..passes.limit import Known, limited_vjp
 from ..runtime import env
 from .location import user_location
 
@@ -46,13 +46,18 @@ _BUILDING = threading.RLock()
 
 
 class Program:
-    """A pure Func with its stages, its kernel and its derivative, made when needed."""
+    """A pure Func with its stages, its kernel and its derivative, made when needed.
 
-    def __init__(self, func: Func) -> None:
+    The tapes of its derivatives take at most `memory_limit` bytes.
+    """
+
+    def __init__(self, func: Func, memory_limit: int | None = None) -> None:
         self.func = func
+        self.memory_limit = memory_limit
         self.stages: dict[str, Func] = {}
         self._kernel: Callable[..., list[Any]] | None = None
-        self._vjps: dict[Any, Program] = {}
+        # The facts about sizes that each holds for, and the derivative.
+        self._vjps: dict[Any, list[tuple[Sequence[Expr], Program]]] = {}
 
     def optimised(self) -> Func:
         """Return the Func that code is generated from."""
@@ -91,9 +96,10 @@ class Program:
         counts = [0, 0]
         if entry is not None:
             counts[bool(entry.loaded)] += 1
-        for derived in self._vjps.values():
-            for k, n in enumerate(derived.builds()):
-                counts[k] += n
+        for variants in self._vjps.values():
+            for _, derived in variants:
+                for k, n in enumerate(derived.builds()):
+                    counts[k] += n
         return counts[0], counts[1]
 
     def run(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> list[Any]:
@@ -101,17 +107,27 @@ class Program:
         kernel = self.kernel
         return kernel(args, [symbols[s] for s in self.func.symbols])  # type: ignore[no-any-return]
 
-    def vjp(self, wrt: tuple[int, ...], cotangents: tuple[int, ...]) -> Program:
+    def vjp(
+        self,
+        wrt: tuple[int, ...],
+        cotangents: tuple[int, ...],
+        symbols: Mapping[Symbol, int],
+    ) -> Program:
         """Return the program (params, cotangents of results) -> cotangents of `wrt`.
 
+        `symbols` are the sizes of the call, which decide how a memory limit is kept.
         Second derivatives are those of that program. Nothing is updated by it.
         """
-        key = (wrt, cotangents)
-        if key not in self._vjps:
-            func = without_checks(self.func)
-            joint = vjp(func, wrt, cotangents=cotangents)
-            self._vjps[key] = Program(only_results(joint, len(self.func.results)))
-        return self._vjps[key]
+        variants = self._vjps.setdefault((wrt, cotangents), [])
+        for facts, program in variants:
+            if all(dims.evaluate(e, symbols) >= 0 for e in facts):
+                return program
+        func = without_checks(self.func)
+        sizes, limit = Known(symbols), self.memory_limit
+        joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
+        program = Program(only_results(joint, len(self.func.results)), limit)
+        variants.append((tuple(sizes.facts), program))
+        return program
 
 
 def without_checks(f: Func) -> Func:
@@ -130,6 +146,7 @@ class _Interpreter:
     """Stands in for a kernel: tells a wrong pass from wrong code generation."""
 
     source = "# interpreted: RETROGRADE_INTERP is set\n"
+    scratch = staticmethod(lambda args, symbols: 0)
     nests = "interpreted\n"
 
     def __init__(self, func: Func) -> None:

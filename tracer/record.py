@@ -73,7 +73,7 @@ def run_recorded(
         grads: list[Any] = [None] * len(inputs)
         if not chosen:
             return grads
-        pullback = program.vjp(wrt, chosen)
+        pullback = program.vjp(wrt, chosen, env)
         given = [*args, *(cts[i] for i in chosen)]
         if isinstance(b, EagerBuilder):
             out = pullback.run(_as_declared(pullback, map(array_of, given)), env)

@@ -22,6 +22,7 @@ from .containers import Tree, unflatten_tree
 from .guards import make_matcher
 from .leaves import Bookkeeping, GradOf, without_gradient
 from .location import user_location
+from .modes import STATE
 from .outcomes import Answer, Path, Raised
 from .program import Program, run_pass
 from .record import array_of
@@ -271,7 +272,7 @@ class _Specialiser:
         # A transform shows the stages of the function it transforms.
         stages = trace.stages or {"capture": captured_func, "functionalize": pure}
         return Specialisation(
-            program=Program(pure),
+            program=Program(pure, STATE.memory_limit),
             stages=stages,
             arguments=tuple(self.numbers),
             captured=captured,

@@ -111,9 +111,11 @@ class Trace:
         self.read_only: set[Value] = set()  # views
         self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
+        self.ended: set[Value] = set()  # values of regions that are finished
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
         self.unrolled = False  # whether short loops are traced one by one
+        self.replaced: dict[Value, Operand] = {}  # values by equal ones
         self.stacks: set[Operand] = set()  # arrays of what lists got in loops
         self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
         self._keep: list[Any] = []
@@ -212,6 +214,10 @@ class Trace:
             v = x._value if x._trace is self else self._outside(x)._value
             if v in self._pending:
                 self._use(v)
+            elif v in self.ended:
+                raise self._left_over(v)
+            if v in self.replaced:
+                v = self.replaced[v]
             return self.assumptions.resolve(v) if isinstance(v, Expr) else v
         if isinstance(x, SymInt):
             d = dims_of(x)
@@ -232,6 +238,16 @@ class Trace:
             f"a {type(x).__name__} is not an array or a number",
             location=user_location(),
             hint="convert it with np.asarray first",
+        )
+
+    def _left_over(self, v: Value) -> UnsupportedError:
+        return UnsupportedError(
+            f"a value that was computed in a checkpoint, {self.operand_type(v)}, is "
+            "used after it",
+            location=user_location(),
+            rule="What a checkpoint computes leaves it as its result, or in variables "
+            "and containers that its function names.",
+            hint="return the value from the function",
         )
 
     def _outside(self, x: Tensor) -> Tensor:
@@ -331,6 +347,12 @@ class Trace:
         if isinstance(x, Value) and not x.type.scalar:
             return self.apply(OPS["copy"], (t,), {})
         return t
+
+    def replace(self, old: Any, new: Any) -> None:
+        """Let later uses of a traced value take another, equal one."""
+        before, after = old._value, new._value
+        if isinstance(before, Value) and before is not after:
+            self.replaced[before] = after
 
     def as_cotangent(self, ct: Any, like: Type) -> Any:
         """Return a cotangent with the type of the result it belongs to."""
@@ -747,6 +769,10 @@ class Trace:
             rest = [self._hint_operand(i) for i in node.operands[1:]]
             attrs = {k: self._hint(a) for k, a in node.attrs.items()}
             out = node.op.eager(base, *rest, **attrs)
+        elif node.op.kind is Kind.CHECKPOINT:
+            inside = node.regions[0].results[node.results.index(x)]
+            assert isinstance(inside, Value)
+            out = self.layout(inside)
         else:
             out = self._laid_out(node, shape, x.type.dtype)
         self.layouts[x] = out
@@ -865,7 +891,8 @@ def with_symbols(f: Func) -> Func:
             alone = dims.as_symbol(attr) if isinstance(attr, Expr) else None
             if alone is not None:
                 defined.add(alone)
-    for x in (*f.results, *f.facts.known):
+    passed_on = [x for node in walk(f.body) for r in node.regions for x in r.results]
+    for x in (*f.results, *passed_on, *f.facts.known):
         if isinstance(x, Expr):
             used |= dims.symbols_of(x)
     missing = tuple(sorted(used - defined, key=str))

@@ -24,6 +24,7 @@ from .convert import convert
 from .jit import Compiled
 from .linearize import Linear, linearize
 from .location import user_location
+from .modes import within
 from .tensor import Tensor
 
 
@@ -54,7 +55,7 @@ def _derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) -
     if not isinstance(f, Compiled):
         return make(f)
     if key not in f.derived:
-        f.derived[key] = Compiled(make(f.fn))
+        f.derived[key] = Compiled(make(f.fn), f.memory_limit)
     return f.derived[key]
 
 
@@ -329,7 +330,8 @@ def vjp(f: Callable[..., Any], *args: Any, finals: bool = False) -> tuple[Any, A
     target = _WithFinals(fn) if finals else fn
     groups = [_leaves_of(args, k, fn, strict=False) for k in range(len(args))]
     wrt = [j for group in groups for j in group.positions]
-    linear = linearize(target, args, {}, wrt)
+    with within(f.memory_limit if isinstance(f, Compiled) else None):
+        linear = linearize(target, args, {}, wrt)
     linear.write_back()
 
     def pullback(ct: Any) -> tuple[Any, ...]:
@@ -342,7 +344,8 @@ def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any
     def derived(kind: type[Transform]) -> Compiled:
         key = (kind.prefix, finals)
         if key not in f.derived:
-            f.derived[key] = Compiled(kind(_WithFinals(f.fn) if finals else f.fn))
+            fn = _WithFinals(f.fn) if finals else f.fn
+            f.derived[key] = Compiled(kind(fn), f.memory_limit)
         return f.derived[key]  # type: ignore[no-any-return]
 
     leaves, tree = flatten_tree(args)

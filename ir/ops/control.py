@@ -1,4 +1,4 @@
-"""Ops with regions or effects: for, while, cond, fused, write, size, expect.
+"""Ops with regions or effects: the control ops, write, size, expect.
 
 Their types, text and meaning are those of their kind; what they share with other ops is
 only that passes find them by record.
@@ -40,6 +40,7 @@ def _control(name: str, kind: Kind) -> Op:
 FOR = _control("for", Kind.FOR)
 WHILE = _control("while", Kind.WHILE)
 COND = _control("cond", Kind.COND)
+CHECKPOINT = _control("checkpoint", Kind.CHECKPOINT)
 FUSED = _control("fused", Kind.FUSED)
 
 

@@ -86,7 +86,8 @@ class Writer:
         if self.writes:
             kinds += ["write"] * 5 + ["shift", "chain"]
         if self.control and self.depth < 2:
-            kinds += ["loop", "loop", "cond", "repeat", "sweep", "exchange"]
+            kinds += ["loop", "loop", "cond", "repeat", "sweep"]
+            kinds += ["exchange", "checkpoint"]
         getattr(self, self.rng.choice(kinds))()
 
     def keep(self, v: Value) -> Value:
@@ -465,6 +466,16 @@ class Writer:
                 out = (self.changed(like), self.total_of_any())
                 blocks.append(Block((), tuple(nodes), out))
         self.done("cond", [test], {}, blocks, [like, test])
+
+    def checkpoint(self) -> None:
+        like = self.rng.choice(self.arrays)
+        with self.inner() as nodes:
+            self.statements(self.rng.randint(1, 4))
+            out = [self.changed(like), self.total_of_any()]
+        if self.rng.random() < 0.3:  # what is outside comes out as it is
+            out.append(like)
+        block = Block((), tuple(nodes), tuple(out))
+        self.done("checkpoint", [], {}, [block], [like, out[1], like][: len(out)])
 
     def done(
         self, name: str, operands: Any, attrs: Any, blocks: Any, like: list[Value]

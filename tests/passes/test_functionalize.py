@@ -240,3 +240,24 @@ def test_a_write_converts_and_broadcasts() -> None:
         run(g, *args)
     f = parse(show(f).replace("2.75", "1.75"))
     check_same_meaning(f, functionalize(f), args)
+
+
+SCALAR_CARRY = """
+traced @f(%x: f64[n]) -> f64 where n - 2 >= 0 {
+  %z: f64[] = full 2.0 {dtype=f64, shape=()}
+  %s: f64 = for i in 0..n carry(%c: f64 = %z) {
+    %v: f64[] &%x = select %x, i {axis=0}
+    %v <- %c
+    yield %c
+  }
+  %t: f64 = add %s, %s
+  return %t
+}
+"""
+
+
+def test_a_scalar_carry_that_starts_as_an_array() -> None:
+    f = parse(SCALAR_CARRY)
+    g = functionalize(f)
+    verify(g)
+    check_same_meaning(f, g, [np.zeros(3)])

@@ -21,7 +21,7 @@ from retrograde.passes.manager import PASSES
 from retrograde.passes.partition import partition
 from retrograde.passes.vjp import vjp
 
-KEEPING = ("simplify", "cse", "dce")
+KEEPING = ("simplify", "cse", "dce", "inline")
 
 
 def count(f: Func) -> int:

@@ -1,0 +1,133 @@
+"""Loops and branches that were refused, or gave something else than NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import retrograde as rg
+from retrograde.ir.errors import UnsupportedError
+
+X = np.array([0.3, -0.4, 0.9, 0.2, -0.7])
+A = np.linspace(-1.0, 1.0, 25).reshape(5, 5)
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETROGRADE_INTERP", "1")
+
+
+def agree(f: Any, *args: Any) -> None:
+    """Hold a compiled function against NumPy, and its gradient against eager mode."""
+
+    def fresh() -> list[Any]:
+        return [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+
+    compiled, ours, theirs = rg.compile(f), fresh(), fresh()
+    np.testing.assert_allclose(compiled(*ours), f(*theirs), rtol=1e-12)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    loss = lambda *xs: np.sum(np.sin(f(*xs)))  # noqa: E731
+    floats = tuple(k for k, a in enumerate(args) if not isinstance(a, int))
+    got = rg.grad(rg.compile(loss), argnums=floats)(*fresh())
+    want = rg.grad(loss, argnums=floats)(*fresh())
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-12)
+
+
+def test_an_int_argument_that_only_a_branch_passes_on() -> None:
+    def f(x: Any, k: Any) -> Any:
+        c = 0
+        for i in range(len(x)):
+            if x[i] > 0.5:
+                for _ in range(i, len(x)):
+                    c = c + k
+            else:
+                c += 1
+        return x * c
+
+    agree(f, X, 3)
+
+
+def test_sizes_that_agree_in_every_iteration() -> None:
+    def f(x: Any, a: Any) -> Any:
+        n = a.shape[0]
+        for j in range(len(a)):
+            for v in x:
+                x[0] = 0.1 * v * np.dot(x[: n - j], a[: n - j, 2])
+        return x
+
+    agree(f, X, A)
+
+
+def test_the_direction_of_an_int_is_found_when_the_body_needs_it() -> None:
+    def halved(x: Any, s: Any) -> Any:
+        j = len(x)
+        while j > 1:
+            j = j // 2
+            x[:j] += x[j : 2 * j]
+            if x[0] > s:
+                return s
+        return x[0]
+
+    def growing(x: Any, s: Any) -> Any:
+        t = 0.0
+        if s > 0.3:
+            j = 0
+            while j < 5 and t > -2.0:
+                u = np.zeros(j + 1)
+                u[0] += s * x[j]
+                t += u.sum()
+                j += 1
+        return t
+
+    agree(halved, X, 0.5)
+    agree(halved, X, 9.0)
+    agree(growing, X, 0.5)
+    agree(growing, X, 0.1)
+
+
+def test_an_error_in_a_branch_is_no_error_of_the_call() -> None:
+    def f(x: Any, s: Any) -> Any:
+        if s > 0.5:
+            raise ValueError("too large")
+        return x * s
+
+    with pytest.raises(UnsupportedError, match="ValueError is raised in a branch"):
+        rg.compile(f)(X, 0.1)
+
+
+def test_an_array_that_is_returned_early_and_written_later() -> None:
+    def f(x: Any, y: Any, s: Any) -> Any:
+        for v in y:
+            for w in y:
+                if v * w > s:
+                    return x
+                x[0] += v
+        x[1] *= 0.5
+        return x
+
+    for s in (0.0, 0.1, 9.0):
+        agree(f, X, A[0], s)
+        x = X.copy()
+        assert rg.compile(f)(x, A[0], s) is x
+
+
+def test_a_counter_that_does_not_end_a_loop_alone() -> None:
+    def both(x: Any, s: Any) -> Any:
+        j = 0
+        while j < 4 and s < 1.0:
+            s = s * 1.5
+            j += 1
+        return x * s + j
+
+    def either(x: Any, s: Any) -> Any:
+        j = 0
+        while not (j >= 4 or s > 1.0):
+            s = s * 1.5
+            j += 1
+        return x * s + j
+
+    for s in (0.1, 0.4, 2.0):
+        agree(both, X, s)
+        agree(either, X, s)
