@@ -148,7 +148,8 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
 def _failing(p: Program) -> Callable[[int], None]:
     def fail(code: int) -> None:
         f = p.failures[code - 1]
-        raise f.error(f.message, location=f.location, rule=f.rule)
+        more: dict[str, Any] = dict(f.more)
+        raise f.error(f.message, location=f.location, rule=f.rule, **more)
 
     return fail
 

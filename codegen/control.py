@@ -14,7 +14,7 @@ import numpy as np
 
 from ..ir import dims
 from ..ir.dims import Dim, Symbol
-from ..ir.errors import ShapeError
+from ..ir.errors import OutcomeError, ShapeError
 from ..ir.func import Node, Operand, Value, free_values, type_of
 from ..ir.types import I64
 from ..ir.verify import loop_facts
@@ -196,10 +196,10 @@ def _zero(v: Value) -> object:
 
 def size(low: Lowering, node: Node) -> None:
     """Lower `size`: the symbol stands for the computed integer from here on."""
-    symbol = dims.as_symbol(node.attrs["count"])
-    assert symbol is not None
+    count = node.attrs["count"]
+    symbol = dims.as_symbol(count)
     x = low.let(cast(low.element(node.operands[0], ()), I64))
-    if symbol in low.known:  # computed again
+    if symbol is None or symbol in low.known:  # a number, or computed again
         low.values[node.result] = x
         return
     if node.attrs.get("checked"):
@@ -212,4 +212,17 @@ def size(low: Lowering, node: Node) -> None:
     low.late.add(symbol)
     low.known.add(symbol)
     low.emit(Bind(symbol, x))
-    low.values[node.result] = x
+
+
+def check(low: Lowering, node: Node) -> None:
+    """Leave the kernel where a value is not the one that the program is for."""
+    value, number = node.attrs["value"], node.attrs["number"]
+    x = low.element(node.operands[0], ())
+    other = Lit(value, x.dtype)
+    low.fail_where(
+        compare("!=", low.let(x), other),
+        OutcomeError,
+        f"{node.op.name}: outcome {number} is not {value}",
+        node.loc,
+        number=number,
+    )

@@ -176,9 +176,10 @@ class Lowering:
         message: str,
         location: Location | None,
         rule: str = "",
+        **more: object,
     ) -> None:
         """Check a condition now; the kernel stops with the error where it holds."""
-        failure = Failure(error, message, location, rule)
+        failure = Failure(error, message, location, rule, tuple(more.items()))
         if failure in self.failures:
             code = self.failures.index(failure) + 1
         else:
@@ -444,6 +445,8 @@ class Lowering:
                     control.branch(self, node)
                 case Kind.SIZE:
                     control.size(self, node)
+                case Kind.CHECK:
+                    control.check(self, node)
                 case Kind.FUSED:
                     region = node.regions[0]
                     nest.lower(self, region.nodes, region.results, node.results)

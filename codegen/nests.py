@@ -264,6 +264,7 @@ class Failure:
     message: str
     location: Location | None
     rule: str = ""
+    more: tuple[tuple[str, object], ...] = ()  # other arguments of the error
 
 
 @dataclass(eq=False, slots=True)

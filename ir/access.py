@@ -143,7 +143,7 @@ def may_fail(node: Node, facts: Facts) -> bool:
     """Tell whether running the node can find an error, in its regions too."""
     if node.op.kind is Kind.SIZE:
         return bool(node.attrs.get("checked"))
-    if node.op.kind is Kind.GATHER or "count" in node.attrs:
+    if node.op.kind in (Kind.GATHER, Kind.CHECK) or "count" in node.attrs:
         return True
     given = indices_of(node) if node.op.kind in (Kind.VIEW, Kind.SCATTER) else ()
     if any(isinstance(x, Value) for x in given):

@@ -147,6 +147,11 @@ class IRBuilder(Builder):
         return self._stack[-1]
 
     @property
+    def outermost(self) -> list[Node]:
+        """The nodes that stand in no region."""
+        return self._stack[0]
+
+    @property
     def depth(self) -> int:
         """The number of regions that are open."""
         return len(self._stack) - 1

@@ -81,6 +81,30 @@ class MutationError(RetrogradeError, RuntimeError):
     """A saved value that was overwritten, or a write that is not allowed."""
 
 
+class OutcomeError(RetrogradeError, RuntimeError):
+    """A computed value that is not the one for which the program was compiled.
+
+    `number` is that of the assumption. The driver catches it: nothing has happened, and
+    the call goes on with another program.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        number: int = -1,
+        location: Location | None = None,
+        rule: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(what, location=location, rule=rule, hint=hint)
+        self.number = number
+
+
+class UncompiledWarning(UserWarning):
+    """A compiled function that runs uncompiled for some calls."""
+
+
 class ConversionError(RetrogradeError, SyntaxError):
     """Python source that the converter cannot take."""
 

@@ -59,14 +59,16 @@ def run(f: Func, *args: Any, symbols: Mapping[Symbol, int] | None = None) -> lis
     >>> run(f, np.ones(2))
     [array([1., 1.])]
     """
-    machine = _Machine(bind_symbols(f, args, symbols))
+    machine = Machine(bind_symbols(f, args, symbols))
     for p, x in zip(f.params, args, strict=True):
         machine.values[p] = x
     machine.nodes(f.body)
     return [machine.get(x) for x in f.results]
 
 
-class _Machine:
+class Machine:
+    """Runs nodes one after the other; `values` and `symbols` are what is known."""
+
     def __init__(self, symbols: dict[Symbol, int]) -> None:
         self.symbols = symbols
         self.values: dict[Value, Any] = {}

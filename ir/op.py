@@ -42,6 +42,7 @@ class Kind(StrEnum):
     RANDOM = "random"
     EXTERN = "extern"
     WRITE = "write"
+    CHECK = "check"  # stops the program where a value is not what was assumed
     FOR = "for"
     WHILE = "while"
     COND = "cond"
@@ -145,6 +146,8 @@ class Op:
     accumulates: bool = False  # a scatter that adds into its region
     of: str | None = None  # a scatter's view or gather
     decompose: Callable[..., Any] | None = None  # (b, *operands, **attrs) in other ops
+    # What the attribute `count` counts: (b, *operands) -> a computed integer.
+    counts: Callable[..., Any] | None = None
     # Views: (index, x: Type, *operands, **attrs) -> the index of `x` that is read at
     # `index` of the result; indices are dims over loop symbols.
     index_map: Callable[..., Sequence[Dim]] | None = None

@@ -30,6 +30,8 @@ class _Verifier:
         self.symbols: set[Symbol] = set(f.symbols)
         self.counted: set[Symbol] = set()  # defined by nodes
         self.views: dict[Value, Operand] = {}
+        self.regions = 0  # that are open
+        self.overwritten = False  # something that the caller sees
 
     def run(self) -> None:
         for p in self.f.params:
@@ -93,6 +95,8 @@ class _Verifier:
                 self.control(node, facts, scope)
             elif node.op.kind is Kind.WRITE:
                 self.write(node)
+            elif node.op.kind is Kind.CHECK:
+                self.check(node)
             else:
                 self.plain(node)
         for d in dims_of_node(node):
@@ -143,6 +147,15 @@ class _Verifier:
         if not same_shape(broadcast_shapes(target.shape, new.shape), target.shape):
             raise IRError(f"write: {new} does not fit its target {target}")
 
+    def check(self, node: Node) -> None:
+        self.plain(node)
+        if self.regions:
+            raise IRError(f"{node.op.name} may not stand in a region")
+        if self.overwritten:
+            raise IRError(
+                f"{node.op.name} may not follow a write into memory of the caller"
+            )
+
     def marks(self, node: Node, v: Value) -> None:
         is_view = node.op.views is not None
         if self.f.stage == "traced" and is_view != (v.base is not None):
@@ -151,12 +164,21 @@ class _Verifier:
             raise IRError(f"%{v.name} must be marked as a view of its operand")
         if self.f.stage == "func" and v.base is not None:
             raise IRError("an alias mark may not appear after functionalize")
+        self.overwritten |= self.is_updated(v)
         if v.reuses is not None and not node.regions:
             if (
                 not self.reads(node, v.reuses)
                 or v.reuses.type.array() != v.type.array()
             ):
                 raise IRError(f"%{v.name} cannot reuse the buffer of %{v.reuses.name}")
+
+    def is_updated(self, v: Value) -> bool:
+        """Tell whether a value is computed in the memory of a parameter."""
+        while v.reuses is not None:
+            v = v.reuses
+            if v in self.f.params:
+                return True
+        return False
 
     def reads(self, node: Node, x: Value) -> bool:
         """Tell whether a node reads the memory of `x`, itself or through views."""
@@ -172,6 +194,7 @@ class _Verifier:
     def control(self, node: Node, facts: Facts, scope: set[Value]) -> None:
         outer = frozenset(scope)
         saved = set(self.symbols)
+        self.regions += 1
         if "count" in node.attrs:  # known after the loop only
             self.symbols -= dims.symbols_of(node.attrs["count"])
         match node.op.kind:
@@ -200,6 +223,7 @@ class _Verifier:
                 self.block(node.regions[0], facts, outer)
                 self.yields(node.regions[0].results, [v.type for v in node.results])
         self.symbols = saved
+        self.regions -= 1
 
     def predicate(self, results: Sequence[Operand]) -> None:
         if len(results) != 1:

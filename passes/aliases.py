@@ -35,7 +35,7 @@ def viewed(node: Node) -> Value | None:
 
 def yields(node: Node) -> tuple[Operand, ...]:
     """Return what the body of a loop passes to its next iteration."""
-    return node.regions[-1].results
+    return node.regions[-1].results[: len(node.operands)]
 
 
 def operands_of(block: Block) -> Iterator[Operand]:
@@ -123,9 +123,10 @@ class Aliases:
                 self._resolve(region)
             if node.op.kind in LOOPS:
                 params = node.regions[0].params
+                results = node.results[: len(params)]  # what is stacked is new
                 for p, init, y, r in zip(
-                    params, node.operands, yields(node), node.results, strict=False
-                ):  # a `while` may stack values besides
+                    params, node.operands, yields(node), results, strict=True
+                ):
                     kept = isinstance(y, Value) and self.resolved(y) is p
                     if kept and isinstance(init, Value) and is_array(init):
                         self.same[p] = self.same[r] = init

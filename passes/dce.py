@@ -19,6 +19,7 @@ from ..ir.op import Kind
 from .scope import defined_symbol, definers
 
 LOOPS = (Kind.FOR, Kind.WHILE)
+EFFECTS = (Kind.WRITE, Kind.CHECK)
 
 
 def dce(f: Func) -> Func:
@@ -52,15 +53,15 @@ class _Live:
         self.nodes: set[Node] = set()
         self.symbols: set[Symbol] = set()
         self.todo: list[Value | Node] = []
-        writes: list[Node] = []
-        self.enter(f.body, None, writes)
+        effects: list[Node] = []
+        self.enter(f.body, None, effects)
         self.need(f.results)
-        for node in writes:
+        for node in effects:
             self.run(node)
             self.need(node.operands)
         self.spread()
 
-    def enter(self, block: Block, around: Node | None, writes: list[Node]) -> None:
+    def enter(self, block: Block, around: Node | None, effects: list[Node]) -> None:
         for node in block.nodes:
             self.around[node] = around
             for k, v in enumerate(node.results):
@@ -68,13 +69,13 @@ class _Live:
             s = defined_symbol(node)
             if s is not None and node in self.definers:
                 self.defines.setdefault(s, []).append(node)
-            if node.op.kind is Kind.WRITE:
-                writes.append(node)
+            if node.op.kind in EFFECTS:
+                effects.append(node)
             if node.op.kind in LOOPS:
                 for k, p in enumerate(node.regions[0].params):
                     self.carry_of[p] = (node, k)
             for region in node.regions:
-                self.enter(region, node, writes)
+                self.enter(region, node, effects)
 
     # Marking ----------------------------------------------------------------------
 

@@ -274,12 +274,13 @@ class _Functionalizer:
                 nodes.clear()
                 self.nodes(node.regions[1])
             last = node.regions[-1].results
+            stacks = range(len(first.params), len(last))
             out = [self.read(last[k]) for k in kept]
             out += [self.content[r].value for r in written]
-            out += map(self.read, last[len(first.params) :])  # what is stacked
+            out += [self.read(last[k]) for k in stacks]
             own = () if blocks else tuple(params)
             blocks.append(Block(own, tuple(nodes), tuple(out)))
-        self.results(node, inits, blocks, kept, written)
+        self.results(node, inits, blocks, kept, written, stacks)
         for rotation in self.aliases.rotations(node):
             self.unrotate(rotation)
 
@@ -333,26 +334,22 @@ class _Functionalizer:
         blocks: Sequence[Block],
         kept: Sequence[int],
         written: Sequence[Value],
+        stacks: Sequence[int] = (),
     ) -> None:
         """Append the control node and bind what it gives."""
         given = [node.results[k] for k in kept]
+        stacked = [node.results[k] for k in stacks]
         types: list[Type] = [v.type for v in given]
         types += [r.type.array() for r in written]
-        stacked = self.stacked(node)
         types += [v.type for v in stacked]
         hints = [v.name for v in (*given, *written, *stacked)]
         self.b.loc = node.loc
         new = self.b.control(node.op, operands, node.attrs, blocks, types, hints)
-        for v, value in zip(given, new, strict=False):
+        self.b.learn(self.b.nodes[-1])
+        end = len(given) + len(written)
+        for v, value in zip(
+            (*given, *stacked), (*new[: len(given)], *new[end:]), strict=True
+        ):
             self.bind(v, value)
-        rest = iter(new[len(given) :])
-        for r, value in zip(written, rest, strict=False):
+        for r, value in zip(written, new[len(given) : end], strict=True):
             self.set(r, value)
-        for v, value in zip(stacked, rest, strict=True):
-            self.bind(v, value)
-
-    @staticmethod
-    def stacked(node: Node) -> tuple[Value, ...]:
-        """Return the results of a `while` that are stacks, one entry per iteration."""
-        is_while = node.op.kind is Kind.WHILE
-        return node.results[len(node.regions[0].params) :] if is_while else ()

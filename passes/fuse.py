@@ -22,10 +22,15 @@ Note [cheap values]
 A value that costs no more than the load that would replace it is computed again in
 every group that wants it, at any index: constants, ranges, one or two flops on what is
 in memory. Nothing else is computed twice.
+
+Note [checks]
+What stands after an `expect` may rely on it: a loop may not end, an index may be out of
+range. No group reaches across one, and everything stays behind those it stood behind.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,7 +70,7 @@ GROUPED = frozenset(
     {Kind.ELEMENTWISE, Kind.CREATION, Kind.GATHER, Kind.REDUCTION, Kind.SCATTER}
 )
 CHEAP = 3  # flops and loads together
-Key = tuple[Shape, tuple[int, ...]]
+Key = tuple[Shape, tuple[int, ...], int]  # space, order of loops, stretch
 
 
 def fuse(f: Func) -> Func:
@@ -117,8 +122,12 @@ class _Fuser:
         self.nodes = [self.regions(n) for n in block.nodes]
         self.at = {v: k for k, n in enumerate(self.nodes) for v in n.results}
         self.keys: list[Key | None] = []
+        self.checks: list[int] = []  # see Note [checks]
         for n in self.nodes:
-            self.keys.append(self.view_key(n) or key_of(n))
+            key = self.view_key(n) or key_of(n, len(self.checks))
+            if n.op.kind is Kind.CHECK:
+                self.checks.append(len(self.keys))
+            self.keys.append(key)
         self.cost: dict[Value, tuple[int, int]] = {}  # of cheap values: flops, loads
         self.hard: set[Value] = set()
         self.level = [0] * len(self.nodes)
@@ -182,7 +191,7 @@ class _Fuser:
         if self.nodes[k].op.kind in (Kind.REDUCTION, Kind.SCATTER):
             return None
         shape = node.result.type.shape
-        if canonical(shape) != key[0]:
+        if canonical(shape) != key[0] or key[2] != len(self.checks):
             return None
         loops = [symbol(f"@{n}") for n in range(len(key[0]))]
         at = base_index(node, place(shape, loops), index_dims(node))
@@ -295,6 +304,12 @@ class _Fuser:
                 return False
         return canonical(x.type.shape) == key[0]
 
+    def is_blank(self, j: int) -> bool:
+        """Tell whether node j needs nothing: it is alone in its group, before all."""
+        node = self.nodes[j]
+        plain = not any(isinstance(x, Value) for x in node.operands)
+        return plain and node.op.kind is Kind.CREATION and not self.sized_by(node)
+
     def find_levels(self) -> None:
         """See Note [levels]."""
         for k, node in enumerate(self.nodes):
@@ -306,6 +321,7 @@ class _Fuser:
                 self.users[j].append(k)
                 within = x is leaf and self.joins(k, leaf)
                 crosses = self.keys[j] is not None and not within
+                crosses = crosses and not self.is_blank(j)
                 level = max(level, self.level[j] + crosses)
             for j in self.sized_by(node) - {k}:
                 level = max(level, self.level[j])
@@ -442,7 +458,16 @@ class _Fuser:
                 ]
                 if u.roots:
                     self.emit_group(u, needed, owner)
+        self.keep_behind_checks(units)
         return tuple(self.schedule(units))
+
+    def keep_behind_checks(self, units: list[Unit]) -> None:
+        """See Note [checks]."""
+        at = {k: i for i, u in enumerate(units) for k in u.members}
+        for u in units:
+            before = bisect.bisect_left(self.checks, min(u.members))
+            if before:
+                u.needs.add(at[self.checks[before - 1]])
 
     def emit_single(self, u: Unit, needed: set[Value], owner: dict[Value, int]) -> None:
         (k,) = u.members
@@ -575,7 +600,7 @@ def symbols_of_node(node: Node) -> Iterator[Symbol]:
         yield from symbols_of(d)
 
 
-def key_of(node: Node) -> Key | None:
+def key_of(node: Node, stretch: int) -> Key | None:
     """Return the index space of a node that can be grouped."""
     if node.op.kind not in GROUPED or len(node.results) != 1:
         return None
@@ -586,12 +611,13 @@ def key_of(node: Node) -> Key | None:
         case Kind.SCATTER if view_of(node).kind is Kind.MASK:
             return None
         case Kind.SCATTER:
-            return (canonical(part_type(node).shape), ()) if t.shape else None
+            return (canonical(part_type(node).shape), (), stretch) if t.shape else None
         case Kind.REDUCTION:
             shape = type_of(node.operands[0]).shape
-            return (canonical(shape), loop_order(node, shape)) if shape else None
+            order = loop_order(node, shape)
+            return (canonical(shape), order, stretch) if shape else None
         case _:
-            return (canonical(t.shape), ()) if t.shape else None
+            return (canonical(t.shape), (), stretch) if t.shape else None
 
 
 def loop_order(node: Node, shape: Shape) -> tuple[int, ...]:

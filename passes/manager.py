@@ -15,6 +15,7 @@ from .functionalize import functionalize
 from .fuse import fuse
 from .partition import partition
 from .reinplace import reinplace
+from .shifts import shifts
 from .simplify import simplify
 from .vjp import vjp
 
@@ -39,6 +40,7 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "shifts": shifts,
     "fuse": fuse,
     "reinplace": reinplace,
 }
@@ -47,7 +49,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("fuse", "reinplace"),
+    "lower": ("shifts", "fuse", "reinplace"),
 }
 
 

@@ -19,7 +19,6 @@ REFUSED = {
     "compiled": {
         "cf_per_element_branches",  # a branch on a traced value
         "la_solve",  # no compiled form yet
-        "mk_compress_and_fill",  # a decision on a size that the data decides
     },
 }
 # Compiled code is tried in parts of similar size, so that processors share the work.

@@ -51,6 +51,8 @@ class Assumptions:
         self.hints: dict[Symbol, int] = {}
         self.facts = Facts()
         self.equal: dict[Symbol, Dim] = {}
+        # Makes an open symbol a number, where that can be checked: see `Outcomes`.
+        self.fix: Callable[[Symbol], bool] = lambda s: False
         self.local: tuple[Dim, ...] = ()  # facts of the regions that are being traced
         self.ranges: dict[Symbol, tuple[Dim, Dim]] = {}  # of loop indices: first, last
         self.counts: set[Symbol] = set()  # of masks: they may be assumed
@@ -129,6 +131,8 @@ class Assumptions:
     def value(self, d: Dim) -> int:
         """Return the value of a dim in this call."""
         out = dims.substitute(self.resolve(d), dict(self.hints))
+        if not isinstance(out, int) and all(map(self.fix, dims.symbols_of(out))):
+            out = dims.substitute(self.resolve(d), dict(self.hints))
         if not isinstance(out, int):
             raise self.needs_value(d)
         return out
@@ -253,9 +257,7 @@ class Assumptions:
     def at_least(self, a: Dim, b: Dim) -> bool:
         gap = dims.add(a, dims.mul(b, -1))
         answer = self.decide(gap)
-        if answer is None:
-            raise self.needs_value(gap)
-        return answer
+        return self.value(gap) >= 0 if answer is None else answer
 
     def maximum(self, a: Dim, b: Dim) -> Dim:
         """Return the larger of two dims."""
@@ -283,11 +285,11 @@ class Assumptions:
 
     def assume(self, d: Dim) -> None:
         """Add the fact d >= 0."""
-        self.facts = self.facts.having(d)
+        self.facts = self.facts.having(self.resolve(d))
 
     def assume_equal(self, a: Dim, b: Dim) -> None:
         """Assume a == b by solving for a symbol; without one, all become numbers."""
-        gap = dims.add(a, dims.mul(b, -1))
+        gap = self.resolve(dims.add(a, dims.mul(b, -1)))
         if isinstance(gap, int):
             return
         for monomial, coefficient in reversed(gap.terms):
@@ -319,6 +321,7 @@ class Assumptions:
         if isinstance(d, int):
             return d
         value = self.value(d)  # raises NeedsValue for open ones
+        d = self.resolve(d)
         symbols = dims.symbols_of(d)
         if len(symbols) == 1 and dims.as_symbol(d) is None:
             (s,) = symbols

@@ -79,6 +79,11 @@ def backward(
     """
     tensors = _many(outputs)
     grads = (None,) * len(tensors) if gradients is None else _many_or_one(gradients)
+    trace = dispatch.trace_of(tensors)
+    if trace is not None:
+        wanted = None if inputs is None else _many(inputs)
+        trace.leaves.backward(tensors, grads, create_graph, wanted)
+        return
     roots = _roots(tensors, grads, create_graph)
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
@@ -136,6 +141,13 @@ def grad(
     grads: tuple[Any, ...] = (None,) * len(tensors)
     if grad_outputs is not None:
         grads = _many_or_one(grad_outputs)
+    trace = dispatch.trace_of(tensors)
+    if trace is not None:
+        traced = trace.leaves.grad_of(tensors, grads, wanted, create_graph)
+        return tuple(
+            _result(g, t, k, True, bool(allow_unused), materialize_grads)
+            for k, (g, t) in enumerate(zip(traced, wanted, strict=True))
+        )
     roots = _roots(tensors, grads, create_graph)
     keep = create_graph if retain_graph is None else retain_graph
     found = _captured(roots, wanted, create_graph, keep)
@@ -203,6 +215,8 @@ class RemovableHandle:
 
 def register_hook(t: Tensor, hook: Callable[[Any], Any]) -> RemovableHandle:
     """Call `hook` with the gradient of `t`; what it returns replaces the gradient."""
+    if t.is_traced:
+        raise t._on_tape("register_hook")
     edge = tape.edge_of(t)
     if edge is None:
         raise GradientError(

@@ -52,6 +52,13 @@ class Trace(Protocol):
     def detach(self, t: Any) -> Any:
         """Return `t` without its derivative."""
 
+    def item(self, t: Any, index: tuple[int, ...]) -> Any:
+        """Return one element as a Python number, without its derivative."""
+
+    @property
+    def leaves(self) -> Any:
+        """What Tensors are to the tape: a `Leaves`."""
+
     def as_int(self, t: Any) -> Any:
         """Return a computed 0-d integer as a symbolic int."""
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..ir.dims import Symbol
-from ..ir.errors import UnsupportedError
+from ..ir.errors import OutcomeError, UncompiledWarning, UnsupportedError
 from ..ir.func import Func
 from . import dispatch
 from .containers import Tree, flatten_tree
 from .convert import convert, operators
 from .location import user_location
 from .operators import EagerOperators
+from .outcomes import Answer, Path, Raised
 from .specialisation import (
     Specialisation,
     identity_pattern,
@@ -35,6 +37,27 @@ from .tensor import Tensor
 from .values import transforming
 
 LOCK = threading.RLock()
+MOST_OUTCOMES = 16  # programs for one kind of arguments, see `outcomes.py`
+
+
+class Failed(NamedTuple):
+    """A program that a call could not use: a computed value was another one."""
+
+    spec: Specialisation
+    error: OutcomeError
+
+    def excludes(self, other: Specialisation) -> bool:
+        """Tell whether another program must fail, too."""
+        n = self.error.number + 1
+        if other is self.spec or not n:
+            return other is self.spec
+        return other.outcomes[:n] == self.spec.outcomes[:n]
+
+    def disputed(self) -> Iterator[tuple[Path, Answer]]:
+        """Yield the answer that the program has found, if there are only two."""
+        n = self.error.number
+        if n >= 0 and isinstance(self.spec.outcomes[n], bool):
+            yield self.spec.outcomes[:n], not self.spec.outcomes[n]
 
 
 class CacheInfo(NamedTuple):
@@ -67,6 +90,7 @@ class Compiled:
         self._specialisations: dict[Hashable, list[Specialisation]] = {}
         self._signature: inspect.Signature | None = None
         self.derived: dict[Hashable, Any] = {}
+        self._unsettled: set[Hashable] = set()  # kinds that get no more programs
         self._hits = 0
         self._misses = 0
 
@@ -88,17 +112,29 @@ class Compiled:
         bound = self._bind(args, kwargs)
         leaves, tree = flatten_tree(bound)
         key = (tree, tuple(map(leaf_kind, leaves)), identity_pattern(leaves))
-        ready = self._find(key, leaves)
-        if ready is None:
-            if not all(map(is_native, leaves)):
+        failed: list[Failed] = []
+        before = self._misses
+        while True:
+            ready = self._find(key, leaves, failed)
+            if ready is None:
+                if not all(map(is_native, leaves)):
+                    return self.uncompiled(args, kwargs)
+                try:
+                    ready = self._specialise(key, leaves, tree, failed)
+                except Raised:
+                    ready = None
+                if ready is None:
+                    return self.uncompiled(args, kwargs)
+            spec, values, env = ready
+            if spec.written and spec.overlapping(values):
                 return self.uncompiled(args, kwargs)
-            ready = self._specialise(key, leaves, tree)
-        else:
-            self._hits += 1
-        spec, values, env = ready
-        if spec.written and spec.overlapping(values):
-            return self.uncompiled(args, kwargs)
-        return spec.run(bound, leaves, values, env)
+            try:
+                out = spec.run(bound, leaves, values, env)
+            except OutcomeError as error:
+                failed.append(Failed(spec, error))
+                continue
+            self._hits += before == self._misses
+            return out
 
     def uncompiled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the function itself: NumPy's meaning for arguments that overlap."""
@@ -118,9 +154,11 @@ class Compiled:
         return bound.args, bound.kwargs
 
     def _find(
-        self, key: Hashable, leaves: Sequence[Any]
+        self, key: Hashable, leaves: Sequence[Any], failed: Sequence[Failed] = ()
     ) -> tuple[Specialisation, list[Any], dict[Symbol, int]] | None:
         for spec in self._specialisations.get(key, ()):
+            if failed and any(f.excludes(spec) for f in failed):
+                continue
             values = spec.values(leaves)
             if values is not None:
                 env = spec.symbols(leaves, values)
@@ -129,12 +167,27 @@ class Compiled:
         return None
 
     def _specialise(
-        self, key: Hashable, leaves: Sequence[Any], tree: Tree
-    ) -> tuple[Specialisation, list[Any], dict[Symbol, int]]:
+        self,
+        key: Hashable,
+        leaves: Sequence[Any],
+        tree: Tree,
+        failed: Sequence[Failed] = (),
+    ) -> tuple[Specialisation, list[Any], dict[Symbol, int]] | None:
+        """Capture the function; None where its computed values want too much."""
         with LOCK:
+            specs = self._specialisations.setdefault(key, [])
+            if key in self._unsettled:
+                return None
+            if sum(s.decides for s in specs) >= MOST_OUTCOMES:
+                self._give_up(key, f"{MOST_OUTCOMES} programs", failed)
+                return None
             self._misses += 1
-            spec = specialise(self.fn, leaves, tree)
-            self._specialisations.setdefault(key, []).append(spec)
+            disputed = dict(d for f in failed for d in f.disputed())
+            spec = specialise(self.fn, leaves, tree, disputed)
+            if any(f.spec.outcomes == spec.outcomes for f in failed):
+                self._give_up(key, "outcomes that depend on rounding", failed)
+                return None
+            specs.append(spec)
         values = spec.values(leaves)
         env = None if values is None else spec.symbols(leaves, values)
         if values is None or env is None:
@@ -145,12 +198,41 @@ class Compiled:
             )
         return spec, values, env
 
+    def _give_up(self, key: Hashable, what: str, failed: Sequence[Failed]) -> None:
+        """Let other outcomes of this kind of arguments run uncompiled; warn once."""
+        if not self._unsettled:
+            where = failed[-1].error.location if failed else None
+            at = f"\n  at {where}" if where is not None else ""
+            warnings.warn(
+                f"{self!r} has {what} because Python needs a computed value; calls "
+                f"with other outcomes run uncompiled{at}\n"
+                "  A computed value that decides what Python does is checked by the "
+                "program, and each outcome is another program.\n"
+                "  hint: use np.where or a mask, or pass the value as an argument",
+                UncompiledWarning,
+                stacklevel=4,
+            )
+        self._unsettled.add(key)
+
     def specialisation(self, *args: Any, **kwargs: Any) -> Specialisation:
         """Return the specialisation that a call would use, without running it."""
         leaves, tree = flatten_tree(self._bind(args, kwargs))
         key = (tree, tuple(map(leaf_kind, leaves)), identity_pattern(leaves))
-        ready = self._find(key, leaves) or self._specialise(key, leaves, tree)
-        return ready[0]
+        failed: list[Failed] = []
+        while True:
+            ready = self._find(key, leaves, failed)
+            ready = ready or self._specialise(key, leaves, tree, failed)
+            if ready is None:
+                raise UnsupportedError(
+                    f"{self!r} has no program for these arguments",
+                    location=user_location(),
+                    rule="Too many outcomes of computed values were seen.",
+                )
+            spec, values, env = ready
+            error = spec.differs(values, env)
+            if error is None:
+                return spec
+            failed.append(Failed(spec, error))
 
     # What it looks like -------------------------------------------------------------
 

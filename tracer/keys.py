@@ -12,7 +12,6 @@ from ..ir.errors import (
     DTypeError,
     IndexRangeError,
     ShapeError,
-    UnsupportedError,
 )
 from ..ir.op import OPS
 from . import dispatch
@@ -260,14 +259,9 @@ class _Reader:
             self.source += len(k.shape)
             self.axis += len(k.shape)
             return
-        values = concrete(k)
-        if values is None:
-            raise UnsupportedError(
-                "indexing: a computed mask together with other indices",
-                rule="the number of selected elements is not known here",
-                hint="use np.where, or the mask with slices only",
-            )
-        for index in map(constant, values.nonzero()):
+        from .functions.choice import nonzero
+
+        for index in nonzero(k):
             self.plan.places.append((self.shape[self.source], self.source))
             self.index_array(index)
 
@@ -290,17 +284,11 @@ class _Reader:
         self.axis += 1
 
     def boolean(self, k: Any) -> None:
-        value = concrete(k)
-        if value is None:
-            raise UnsupportedError(
-                "indexing: a computed boolean as an index",
-                rule="the size of the result would depend on it",
-                hint="use np.where",
-            )
+        value = bool(k)
         self.plan.views.append(("expand_dims", (), {"axis": (self.axis,)}))
         self.plan.places.append((1, self.axis))
         self.plan.axes.append(self.axis)
-        self.plan.arrays.append(constant(np.zeros(int(bool(value)), np.intp)))
+        self.plan.arrays.append(constant(np.zeros(int(value), np.intp)))
         self.axis += 1
 
 

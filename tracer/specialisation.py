@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..ir import interp
 from ..ir.dims import Expr, Symbol
-from ..ir.errors import MutationError
+from ..ir.errors import MutationError, OutcomeError
 from ..ir.func import Func
 from ..ir.types import Type
 from .capture import (
@@ -21,10 +22,12 @@ from .capture import (
 )
 from .containers import Tree, unflatten_tree
 from .guards import Matcher
+from .leaves import Bookkeeping, GradOf, grad_of
 from .location import user_location
 from .modes import STATE
-from .program import Program
-from .record import array_of, run_recorded
+from .outcomes import Path
+from .program import Program, only_results, run_pass
+from .record import array_of, run_recorded, shown
 from .state import (
     Contents,
     Place,
@@ -34,7 +37,7 @@ from .state import (
     replace_contents,
     structure,
 )
-from .tensor import Tensor, of
+from .tensor import Tensor
 from .trace import Static
 
 NUMBERS = (float, complex)
@@ -90,6 +93,10 @@ class Specialisation:
     structures: tuple[tuple[Place, tuple[type, Any]], ...]
     statics: tuple[tuple[int, Static], ...]  # of parameters
     sizes: tuple[tuple[Symbol, int], ...]  # open symbols, results that tell them
+    outcomes: Path  # of computed values, in the order in which Python asked
+    bookkeeping: Bookkeeping | None  # where the function looks at the tape
+    quiet: tuple[int, ...]  # written parameters, but under `no_grad` only
+    constant: frozenset[int]  # results without a gradient
     keep: tuple[Any, ...]  # objects whose identity is part of the key
 
     def values(self, leaves: Sequence[Any]) -> list[Any] | None:
@@ -107,7 +114,12 @@ class Specialisation:
                 return None
         values = [leaves[j] for j in self.arguments]
         for source in self.captured:
-            values.append(source.get() if isinstance(source, Place) else source)
+            if isinstance(source, Place):
+                values.append(source.get())
+            elif isinstance(source, GradOf):
+                values.append(grad_of(values[source.parameter]))
+            else:
+                values.append(source)
         if any(place.get() is not values[j] for place, j in self.same):
             return None
         for p, x in zip(self.program.func.params, values, strict=True):
@@ -119,6 +131,8 @@ class Specialisation:
                     return None
             elif not p.type.scalar or not _is_scalar(data, p.type):
                 return None
+        if self.bookkeeping is not None and not self.bookkeeping.holds(values):
+            return None
         if not all(static.holds(array_of(values[j])) for j, static in self.statics):
             return None
         return values
@@ -137,6 +151,26 @@ class Specialisation:
             if layout_class(array_of(values[j])) != layout:
                 return None
         return out
+
+    @property
+    def decides(self) -> bool:
+        """Whether values of the arguments, or computed ones, chose this program."""
+        return bool(self.outcomes or self.statics)
+
+    def differs(
+        self, values: Sequence[Any], env: Mapping[Symbol, int]
+    ) -> OutcomeError | None:
+        """Return the error of a call in which a computed value is another one."""
+        if not self.outcomes:
+            return None
+        checks = run_pass(
+            only_results(self.program.func, len(self.program.func.results)), "dce"
+        )
+        try:
+            interp.run(checks, *map(array_of, values), symbols=env)
+        except OutcomeError as error:
+            return error
+        return None
 
     def overlapping(self, values: Sequence[Any]) -> bool:
         """Tell whether a written parameter shares memory with another one."""
@@ -157,22 +191,34 @@ class Specialisation:
         env: dict[Symbol, int],
     ) -> Any:
         self.check_writable(values)
+        books = self.bookkeeping
         tensors = any(isinstance(x, Tensor) for x in values)
+        tensors = tensors or (books is not None and bool(books.leaves))
         if STATE.grad and any(map(_requires_grad, values)):
-            results = run_recorded(self.program, values, env, self.written)
+            results = run_recorded(
+                self.program,
+                values,
+                env,
+                self.written,
+                quiet=self.quiet,
+                constant=self.constant,
+                released=books is not None and books.released,
+            )
         else:
             results = self.program.run([array_of(x) for x in values], env)
             for j in self.written:
                 if isinstance(values[j], Tensor):
                     values[j]._storage.wrote()
             if tensors:
-                results = [of(x) for x in results]
+                results = [shown(x, i in self.constant) for i, x in enumerate(results)]
         if self.sizes:  # that only the run has told
             env = {**env, **{s: int(array_of(results[i])) for s, i in self.sizes}}
 
         def leaf(out: Out) -> Any:
             return self.leaf(out, bound, values, results, env)
 
+        if books is not None:
+            books.apply(values, results, leaf)
         made = [leaf(o) for o in self.outs]
         if self.effects or self.rearranged:
             self.apply_effects(bound, leaf)

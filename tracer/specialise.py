@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..ir.dims import Dim, Expr
-from ..ir.errors import UnsupportedError
+from ..ir.errors import RetrogradeError, UnsupportedError
+from ..ir.func import Value
 from .assume import NeedsValue
 from .capture import (
     Out,
@@ -19,7 +20,9 @@ from .capture import (
 )
 from .containers import Tree, unflatten_tree
 from .guards import make_matcher
+from .leaves import Bookkeeping, GradOf, without_gradient
 from .location import user_location
+from .outcomes import Answer, Path, Raised
 from .program import Program, run_pass
 from .record import array_of
 from .specialisation import (
@@ -43,35 +46,54 @@ from .state import (
 from .symbols import SymInt
 from .trace import Trace, check_plain
 
+NOTHING: Mapping[Path, Answer] = {}
+
 
 def specialise(
-    fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree
+    fn: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Tree,
+    disputed: Mapping[Path, Answer] = NOTHING,
 ) -> Specialisation:
     """Capture `fn` for these arguments.
 
     Captured ints are constants of the program. Those that it changes, counters, become
-    symbols: it is traced once more.
+    symbols: it is traced once more. `disputed` are answers to questions that programs
+    have answered: see Note [disputes]. Raises Raised where the function itself raises.
     """
     try:
-        return _specialised(fn, leaves, tree, unrolled=False)
+        return _specialised(fn, leaves, tree, disputed, unrolled=False)
     except UnsupportedError as error:
         refused = error
     if isinstance(refused, NeedsValue):
         raise refused
     try:  # what cannot be said of a loop can often be said of its iterations
-        return _specialised(fn, leaves, tree, unrolled=True)
+        return _specialised(fn, leaves, tree, disputed, unrolled=True)
     except UnsupportedError:
         raise refused from None
 
 
 def _specialised(
-    fn: Callable[..., Any], leaves: Sequence[Any], tree: Tree, *, unrolled: bool
+    fn: Callable[..., Any],
+    leaves: Sequence[Any],
+    tree: Tree,
+    disputed: Mapping[Path, Answer],
+    *,
+    unrolled: bool,
 ) -> Specialisation:
     counters: set[Hashable] = set()
     while True:
         attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
+        attempt.trace.outcomes.disputed = disputed
         attempt.trace.unrolled = unrolled
-        made = attempt.run()
+        try:
+            made = attempt.run()
+        except RetrogradeError:
+            raise
+        except Exception as error:
+            if attempt.trace.outcomes.path:
+                raise Raised from error
+            raise
         if isinstance(made, Specialisation):
             return made
         counters |= made
@@ -181,6 +203,7 @@ class _Specialiser:
             results = Results(trace, {id(c.owner): c.way for c in watched})
             leaves, tree = results.flatten(out)
             outs = tuple(map(results.out, leaves))
+            grads = trace.leaves.describe(results)
         finally:
             changes = swap.restore()
         counters = {p.key for p, x in _changed(changes) if self._counts(p, x)}
@@ -193,7 +216,7 @@ class _Specialiser:
             _rearrangement(results, c, before, after)
             for c, before, after in changes.containers
         )
-        return self._finish(tree, outs, effects, rearranged, results)
+        return self._finish(tree, outs, effects, rearranged, grads, results)
 
     def _counts(self, place: Place, x: Any) -> bool:
         """Tell whether a place is an int that the function sets to an int."""
@@ -206,22 +229,29 @@ class _Specialiser:
         swap.put(place, x, t)
         self.places.setdefault(t._value, []).append(place)
 
+    def _source(self, v: Value) -> Any:
+        """Return where a captured parameter is found at a call."""
+        if v in self.places:
+            return self.places[v][0]
+        owner = self.trace.leaves.holders.get(v)
+        if owner is not None:
+            return GradOf(self.trace.params.index(owner))
+        return self.trace.origins[v]
+
     def _finish(
         self,
         tree: Tree,
         outs: tuple[Out, ...],
         effects: tuple[Effect, ...],
         rearranged: tuple[Rearrangement, ...],
+        bookkeeping: Bookkeeping | None,
         results: Results,
     ) -> Specialisation:
         trace = self.trace
         captured_func = trace.finish(results.operands)
         pure = run_pass(captured_func, "functionalize")
         count = len(self.numbers)
-        captured = tuple(
-            self.places[v][0] if v in self.places else trace.origins[v]
-            for v in trace.params[count:]
-        )
+        captured = tuple(self._source(v) for v in trace.params[count:])
         same = tuple(
             (place, j)
             for j, v in enumerate(trace.params)
@@ -237,6 +267,7 @@ class _Specialiser:
             for j, v in enumerate(trace.params)
             if v in trace.layout_read
         )
+        constant, quiet = without_gradient(trace, results.operands)
         # A transform shows the stages of the function it transforms.
         stages = trace.stages or {"capture": captured_func, "functionalize": pure}
         return Specialisation(
@@ -272,6 +303,10 @@ class _Specialiser:
             ),
             structures=tuple(self.state.structures),
             sizes=tuple(results.sizes.items()),
+            outcomes=tuple(trace.outcomes.path),
+            bookkeeping=bookkeeping,
+            quiet=tuple(j for _, j in pure.updates if trace.params[j] in quiet),
+            constant=constant,
             statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
             keep=self.keep,
         )

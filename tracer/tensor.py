@@ -90,6 +90,19 @@ def _operand(x: Any) -> Any:
     return NotImplemented
 
 
+def _repeating(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `multiply` for integer scalars too, which repeat what is a sequence."""
+
+    def method(self: Tensor, other: Any) -> Any:
+        if isinstance(other, list | tuple | str):
+            type = self.type
+            if type.scalar and type.dtype.kind in "iu":
+                return other * self.__index__()
+        return multiply(self, other)
+
+    return method
+
+
 def _unary(name: str) -> Callable[[Any], Any]:
 
     def method(self: Tensor) -> Any:
@@ -245,13 +258,21 @@ class Tensor:
             )
         raise AttributeError(f"'Tensor' object has no attribute {name!r}")
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        if self._trace is not None and self.type.scalar:
+            raise GradientBreakError(
+                f"a computed number, {self.type}, as the key of a dict or in a set",
+                location=user_location(),
+                rule="Numbers are found by their value, which is not there yet.",
+                hint="use operator.index(k), which is checked at every call, or arrays",
+            )
+        return object.__hash__(self)
 
     # Operators --------------------------------------------------------------------
 
     __add__, __radd__, __iadd__ = _binary("add")
     __sub__, __rsub__, __isub__ = _binary("subtract")
-    __mul__, __rmul__, __imul__ = _binary("multiply")
+    __mul__, __rmul__, __imul__ = map(_repeating, _binary("multiply"))
     __truediv__, __rtruediv__, __itruediv__ = _binary("divide")
     __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
     __mod__, __rmod__, __imod__ = _binary("remainder")
@@ -394,8 +415,9 @@ class Tensor:
 
     def item(self, *index: int) -> Any:
         """Return one element as a Python number, without its gradient."""
-        data = self._python("item", breaks=False)
-        return np.asarray(data).item(*index) if self._trace is None else data
+        if self._trace is not None:
+            return self._trace.item(self, index)
+        return np.asarray(self._python("item", breaks=False)).item(*index)
 
     def tolist(self) -> Any:
         """Return nested lists of Python numbers, without gradients."""
@@ -418,7 +440,7 @@ class Tensor:
     def requires_grad(self) -> bool:
         """Whether operations on this are recorded."""
         if self._trace is not None:
-            return False
+            return bool(self._trace.leaves.requires(self))
         if self._base is not None:
             return tape.edge_of(self) is not None
         return self._leaf or self._node is not None
@@ -429,6 +451,9 @@ class Tensor:
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Make this a leaf whose gradient is wanted, or a constant; returns self."""
+        if self._trace is not None:
+            self._trace.leaves.make(self, requires_grad)
+            return self
         edge = tape.edge_of(self)
         if self._node is not None:
             if not requires_grad:
@@ -453,11 +478,15 @@ class Tensor:
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded operation computed this."""
+        if self._trace is not None:
+            return bool(self._trace.leaves.is_leaf(self))
         return self.grad_fn is None
 
     @property
     def grad_fn(self) -> Node | None:
         """The node that computed this, or None."""
+        if self._trace is not None:
+            raise self._on_tape("grad_fn")
         if self._base is not None:
             tape.edge_of(self)
         return self._node
@@ -470,6 +499,9 @@ class Tensor:
     @property
     def grad(self) -> Tensor | None:
         """The gradient that `backward` has added up so far."""
+        if self._trace is not None:
+            held: Tensor | None = self._trace.leaves.grad(self)
+            return held
         return self._grad
 
     @grad.setter
@@ -480,7 +512,18 @@ class Tensor:
                 f"tensor of size '{list(self.shape)}'.",
                 location=user_location(),
             )
-        self._grad = value
+        if self._trace is not None:
+            self._trace.leaves.set_grad(self, value)
+        else:
+            self._grad = value
+
+    def _on_tape(self, what: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{what} of a traced value, {self.type}",
+            location=user_location(),
+            rule="In a compiled function there are no nodes of the tape.",
+            hint="use it outside of the compiled function",
+        )
 
     @property
     def _version(self) -> int:
@@ -503,6 +546,8 @@ class Tensor:
 
     def retain_grad(self) -> None:
         """Have `backward` store the gradient of this tensor, though it is no leaf."""
+        if self._trace is not None:
+            raise self._on_tape("retain_grad")
         edge = tape.edge_of(self)
         if edge is None:
             raise GradientError(
@@ -536,6 +581,8 @@ class Tensor:
 
     def detach_(self) -> Tensor:
         """Cut this tensor off its graph, in place."""
+        if self._trace is not None:
+            raise self._on_tape("detach_")
         if self._base is not None:
             raise GradientError(
                 "Can't detach views in-place. Use detach() instead.",
@@ -805,5 +852,8 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     >>> tensor([1.0, 2.0], requires_grad=True)
     tensor([1., 2.], requires_grad=True)
     """
-    t = of(np.array(data._data if isinstance(data, Tensor) else data, dtype=dtype))
+    if dispatch.active_trace() is not None:
+        t: Tensor = _part("functions").FUNCTIONS[np.array](data, dtype=dtype).detach()
+    else:
+        t = of(np.array(data._data if isinstance(data, Tensor) else data, dtype=dtype))
     return t.requires_grad_() if requires_grad else t

@@ -38,9 +38,11 @@ from ..ir.op import OPS, Kind, Op
 from ..ir.ops.create import constant_attrs
 from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
 from .assume import Assumptions, NeedsValue, Test, TraceInt
+from .leaves import Leaves, root_of
 from .location import user_location
 from .modes import STATE, enable_grad
 from .order import empty
+from .outcomes import Outcomes, Prefix
 from .symbols import SymInt
 from .tensor import Tensor
 
@@ -92,6 +94,10 @@ class Trace:
         # What holds in the region of the parent where this trace began.
         self.given = Facts().having(*self.assumptions.local).known
         self.builder = IRBuilder()
+        self.outcomes: Outcomes = parent.outcomes if parent else Outcomes(self)
+        self.prefix = Prefix(self)  # values in this call
+        self.leaves = Leaves(self)
+        self.recorded: set[Value] = set()  # roots that were written, not under no_grad
         self.params: list[Value] = []
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.stages: dict[str, Func] = {}  # of transforms that were captured inside
@@ -127,7 +133,10 @@ class Trace:
         if isinstance(x, Tensor):
             if x.is_traced:
                 return self.parameter(x.type, hint)
-            x = x._data
+            out = self.argument(x._data, hint)
+            if isinstance(out, Tensor):
+                self.leaves.enter(out._value, x)
+            return out
         if isinstance(x, int) and not isinstance(x, bool):
             return self.integer(self.assumptions.symbol(x, [hint]))
         if isinstance(x, np.ndarray):
@@ -157,6 +166,8 @@ class Trace:
         v = self.builder.value(type, hint)
         self._pending[v] = x
         self._keep.append(x)
+        if isinstance(x, Tensor) and not x.is_traced:
+            self.leaves.enter(v, x)
         if shared:
             self.captured[id(x)] = (x, v)
         return self.tensor(v)
@@ -486,6 +497,9 @@ class Trace:
             count = self.assumptions.symbol(None, "cdefghij")
             self.assumptions.counts |= dims.symbols_of(count)
             self.assumptions.learn(count)
+            if op.kind is Kind.MASK:
+                of = self.operand_type(xs[1]).size
+                self.assumptions.learn(dims.add(of, dims.mul(count, -1)))
             attrs["count"] = count
         self.builder.loc = user_location()
         base = None
@@ -538,6 +552,28 @@ class Trace:
             x = self.apply(OPS["copy"], (self.tensor(x),), {})._value
         return (x, *xs[1:]), x
 
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes of the outermost block so far."""
+        return self.builder.outermost
+
+    def insert(self, k: int, nodes: Sequence[Node]) -> None:
+        """Put nodes in front of the k-th, which has run in `prefix`."""
+        self.nodes[k:k] = nodes
+        self.prefix.done += len(nodes)
+        for node in nodes:
+            self._nodes.update((v, node) for v in node.results)
+
+    def in_call(self, v: Value) -> Any:
+        """Return what a parameter stands for in this call: an array or a number."""
+        if v in self._pending or self.parent is not None:
+            x = self.stands_for.get(v, self.origins.get(v, self._pending.get(v)))
+            if self.parent is not None:
+                outer = x if isinstance(x, Value) else self.parent.operand(x)
+                return self.parent.prefix.value(outer)
+            return x._data if isinstance(x, Tensor) else x
+        return self.known.get(v, self.layouts.get(v))
+
     def node_of(self, v: Value) -> Node:
         """Return the node that computes `v`."""
         return self._nodes[v]
@@ -555,17 +591,27 @@ class Trace:
         x = self.operand(new)
         self._check_writeable(where)
         self._check_fits(where, x)
+        root = root_of(where)
+        self.leaves.before_write(root)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
         )
-        root = where
-        while root.base is not None:
-            root = root.base
         self.written.add(root)
+        if STATE.grad:
+            self.recorded.add(root)
 
     def detach(self, t: Tensor) -> Tensor:
         """Return the same values without a derivative."""
         return self.apply(DETACH, (t,), {})  # type: ignore[no-any-return]
+
+    def item(self, t: Tensor, index: tuple[int, ...]) -> Tensor:
+        """Return one element as a Python number, without its derivative."""
+        t = self.detach(t)
+        if index:
+            t = t.flat[index[0]] if len(index) == 1 else t[index]
+        elif t.shape:
+            t = self.apply(OPS["reshape"], (t,), {"shape": ()})
+        return self.apply(OPS["number"], (t,), {})  # type: ignore[no-any-return]
 
     def _check_writeable(self, target: Value) -> None:
         """Raise where NumPy's view is read-only: one that repeats its elements."""
@@ -598,8 +644,7 @@ class Trace:
                 )
 
     def convert_to_python(self, t: Tensor, kind: str) -> Any:
-        """Refuse to turn a traced value into a Python object."""
-        location = user_location()
+        """Return a traced value as a Python object, or refuse."""
         if kind in ("len", "iter"):
             return self._rows(t, kind)
         if kind in ("bool", "index", "int"):
@@ -611,22 +656,15 @@ class Trace:
             raise NeedsValue(
                 f"a value of a loop or branch, {self.type_of(t)}, is needed as a "
                 f"Python {kind}",
-                location=location,
+                location=user_location(),
                 rule="The body of a loop is traced once, for all iterations.",
                 hint="keep the value in NumPy operations",
             )
-        if kind == "bool":
-            raise UnsupportedError(
-                f"a branch on a traced value, {self.type_of(t)}",
-                location=location,
-                rule="Which way Python goes would be decided once, when the function "
-                "is compiled.",
-                hint="use np.where, np.max or a fixed number of rounds; or leave the "
-                "function uncompiled",
-            )
+        if kind in ("bool", "index", "int"):
+            return self.outcomes.of(self, t, kind)
         raise GradientBreakError(
             f"a traced value, {self.type_of(t)}, is needed as a Python {kind}",
-            location=location,
+            location=user_location(),
             rule="A compiled function computes with values that are not there yet.",
             hint="keep the value in NumPy operations, or compute it before the call",
         )
@@ -762,7 +800,12 @@ class Trace:
 
     def finish(self, results: Sequence[Operand]) -> Func:
         """Return the traced Func, with everything that was assumed put in."""
-        block = Block(tuple(self.params), tuple(self.builder.nodes), tuple(results))
+        return self.func(
+            Block(tuple(self.params), tuple(self.builder.nodes), tuple(results))
+        )
+
+    def func(self, block: Block) -> Func:
+        """Return a block of this trace as a traced Func."""
         f = Func(self.name, "traced", block, (), self._facts())
         return with_symbols(substitute(f, self.assumptions.equal))
 

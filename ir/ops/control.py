@@ -1,4 +1,4 @@
-"""Ops with regions or effects: for, while, cond, fused, write, size.
+"""Ops with regions or effects: for, while, cond, fused, write, size, expect.
 
 Their types, text and meaning are those of their kind; what they share with other ops is
 only that passes find them by record.
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import IRError, ShapeError
+from ..errors import IRError, OutcomeError, ShapeError
 from ..op import ZERO, Kind, Op, Sample, define
 from ..types import Type
 
@@ -78,7 +78,33 @@ SIZE = define(
     operands=("x",),
     infer=_size_type,
     eager=_size,
+    counts=lambda b, x: x,
     derivatives=(ZERO,),
     lower="{0}",
+    samples=_no_samples,
+)
+
+
+def _expect_type(x: Type, *, value: bool | int, number: int) -> tuple[()]:
+    kinds = "b" if isinstance(value, bool) else "iu"
+    if x.dtype.kind not in kinds or x.shape:
+        raise IRError(f"expect: {x} cannot be {value}")
+    return ()
+
+
+def _expect(x: Any, value: bool | int, number: int) -> tuple[()]:
+    if x != value:
+        raise OutcomeError(f"expect: outcome {number} is not {value}", number=number)
+    return ()
+
+
+EXPECT = define(
+    name="expect",  # the program is right only where x is `value`
+    kind=Kind.CHECK,
+    operands=("x",),
+    infer=_expect_type,
+    eager=_expect,
+    derivatives=(ZERO,),
+    lower=None,
     samples=_no_samples,
 )

@@ -239,6 +239,13 @@ def _mask_select(x: Any, mask: Any, count: int | None) -> Any:
     return out
 
 
+def _number_of(b: Builder, mask: Any) -> Any:
+    """Return how many elements a mask selects."""
+    axes = tuple(range(len(b.shape(mask))))
+    chosen = b.astype(mask, dtype=np.dtype(np.int64))
+    return b.sum(chosen, axis=axes, keepdims=False)
+
+
 def _mask_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.normal(size=(3, 4))
     some = np.array([True, False, True])
@@ -272,6 +279,7 @@ define(
     samples=_mask_samples,
     scatter="mask_scatter",
     scatter_add="mask_scatter_add",
+    counts=lambda b, x, mask: _number_of(b, mask),
 )
 
 

@@ -159,7 +159,7 @@ def test_number_of_selected_elements_shapes_the_result() -> None:
 def test_negative_size_is_an_error() -> None:
     k = kernel(
         """func @zeros(%k: i64) -> f64[c] {
-  %n: i64 = size %k {count=c}
+  %n: i64 = size %k {checked=True, count=c}
   %y: f64[c] = full 1.5 {dtype=f64, shape=(c,)}
   return %y
 }"""

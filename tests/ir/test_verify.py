@@ -131,7 +131,12 @@ def test_traced_funcs_may_hold_views_and_writes() -> None:
             "symbol m is not defined here",
             "%a: f64[n]",
         ),
-        ("func", "%a: i64 = size %k {count=n}", "symbol n is defined twice", "%a: i64"),
+        (
+            "func",
+            "expect %k {number=0, value=True}",
+            "expect: i64 cannot be True",
+            "expect %k",
+        ),
         ("func", "%x <- %y", "a write may not appear after functionalize", "%x <- %y"),
         ("traced", "%s <- 1.0", "a write needs an array as its target", "%s <- 1.0"),
         (

@@ -1,0 +1,267 @@
+"""Gradients of loop programs against JAX: `python -m benchmarks.peers`.
+
+    python -m benchmarks.peers [--only NAME ...] [--sizes N ...] [--timeout SECONDS]
+
+Needs the extra `peers`. The JAX programs are what a direct translation gives: one
+`fori_loop` over rows or columns, `.at[].set` for writes, masks where a slice grows with
+the index. Both gradients are compared before they are timed, in turn, in one process
+per program and size, with one thread and float64.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import retrograde as rg
+
+from .measure import MeasurementError, cpu_seconds, machine, medians, run_child
+from .programs import Args, Size, differentiable, find
+
+SIZES = (100, 200, 400)
+SECONDS = 3.0
+SAME = 1e-8  # largest difference of gradients, relative to the largest entry
+
+Jax = Any  # an array of JAX, which mypy need not find
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A program translated to JAX: results from arguments, and its size at n."""
+
+    function: Callable[..., tuple[Jax, ...]]
+    size: Callable[[int], Size]
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+
+def cholesky(a: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    index = jnp.arange(a.shape[0])
+
+    def column(j: Jax, a: Jax) -> Jax:
+        row = jnp.where(index < j, a[j], 0.0)
+        left = jnp.where(index[None, :] < j, a, 0.0)
+        c = a[:, j] - left @ row
+        c = c / jnp.sqrt(c[j])
+        return a.at[:, j].set(jnp.where(index >= j, c, a[:, j]))
+
+    return (lax.fori_loop(0, a.shape[0], column, a),)
+
+
+def lu(a: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    index = jnp.arange(a.shape[0])
+
+    def step(k: Jax, a: Jax) -> Jax:
+        left = jnp.where(index > k, a[:, k] / a[k, k], 0.0)
+        right = jnp.where(index > k, a[k], 0.0)
+        a = a.at[:, k].set(jnp.where(index > k, left, a[:, k]))
+        return a - jnp.outer(left, right)
+
+    return (lax.fori_loop(0, a.shape[0], step, a),)
+
+
+def gramschmidt(a: Jax, q: Jax, r: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    index = jnp.arange(a.shape[1])
+
+    def column(k: Jax, state: tuple[Jax, Jax, Jax]) -> tuple[Jax, Jax, Jax]:
+        a, q, r = state
+        length = jnp.sqrt(jnp.sum(a[:, k] * a[:, k]))
+        unit = a[:, k] / length
+        row = jnp.where(index > k, unit @ a, 0.0)
+        q = q.at[:, k].set(unit)
+        r = r.at[k].set(jnp.where(index > k, row, r[k])).at[k, k].set(length)
+        return a - jnp.outer(unit, row), q, r
+
+    return tuple(lax.fori_loop(0, a.shape[1], column, (a, q, r)))
+
+
+def trisolv(lower: Jax, b: Jax, x: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    index = jnp.arange(b.shape[0])
+
+    def row(i: Jax, x: Jax) -> Jax:
+        known = jnp.where(index < i, lower[i], 0.0) @ x
+        return x.at[i].set((b[i] - known) / lower[i, i])
+
+    return (lax.fori_loop(0, b.shape[0], row, x),)
+
+
+def trmm(alpha: Jax, a: Jax, b: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    index = jnp.arange(a.shape[0])
+
+    def row(i: Jax, b: Jax) -> Jax:
+        below = jnp.where(index > i, a[:, i], 0.0)
+        return b.at[i].set(alpha * (b[i] + below @ b))
+
+    return (lax.fori_loop(0, a.shape[0], row, b),)
+
+
+def syrk(alpha: Jax, beta: Jax, c: Jax, a: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    index = jnp.arange(c.shape[0])
+
+    def row(i: Jax, c: Jax) -> Jax:
+        new = beta * c[i] + alpha * (a @ a[i])
+        return c.at[i].set(jnp.where(index <= i, new, c[i]))
+
+    return (lax.fori_loop(0, c.shape[0], row, c),)
+
+
+def durbin(r: Jax, y: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    n = r.shape[0]
+    index = jnp.arange(n)
+
+    def step(k: Jax, state: tuple[Jax, Jax, Jax]) -> tuple[Jax, Jax, Jax]:
+        alpha, beta, y = state
+        beta = beta * (1.0 - alpha * alpha)
+        back = (k - 1 - index) % n
+        past = jnp.where(index < k, r[back], 0.0)
+        alpha = -(r[k] + past @ y) / beta
+        y = y + alpha * jnp.where(index < k, y[back], 0.0)
+        return alpha, beta, y.at[k].set(alpha)
+
+    start = (-r[0], jnp.ones(()), y.at[0].set(-r[0]))
+    return (lax.fori_loop(1, n, step, start)[2],)
+
+
+PEERS = (
+    Peer(cholesky, lambda n: (n,)),
+    Peer(lu, lambda n: (n,)),
+    Peer(gramschmidt, lambda n: (n, n)),
+    Peer(trisolv, lambda n: (n,)),
+    Peer(trmm, lambda n: (n, n)),
+    Peer(syrk, lambda n: (n, n)),
+    Peer(durbin, lambda n: (n,)),
+)
+
+
+def jax_gradient(peer: Peer, wrt: tuple[int, ...], args: Args) -> Callable[..., Any]:
+    """Return `f(weights, *args)`, value and gradient by JAX, compiled."""
+    import jax
+    from jax import numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+
+    def objective(weights: Args, *args: Jax) -> Jax:
+        results = peer.function(*args)
+        return sum(jnp.sum(w * r) for w, r in zip(weights, results, strict=True))
+
+    both = jax.jit(jax.value_and_grad(objective, argnums=tuple(k + 1 for k in wrt)))
+    return lambda *args: jax.block_until_ready(both(*args))
+
+
+def child(name: str, n: int) -> dict[str, float]:
+    """Compare and time both gradients in this process."""
+    (peer,) = [p for p in PEERS if p.name == name]
+    program = find(name)
+    args = program.args(peer.size(n))
+    weights, wrt = program.weights(args), differentiable(args)
+    ours = rg.value_and_grad(
+        rg.compile(program.objective()), argnums=tuple(k + 1 for k in wrt)
+    )
+    theirs = jax_gradient(peer, wrt, args)
+    start = cpu_seconds()
+    found = ours(weights, *args)
+    between = cpu_seconds()
+    known = theirs(weights, *args)
+    end = cpu_seconds()
+    check(found, known)
+    our_time, their_time = medians(
+        [
+            lambda: partial(ours, weights, *args),
+            lambda: partial(theirs, weights, *args),
+        ],
+        SECONDS,
+    )
+    return {
+        "ours": our_time,
+        "jax": their_time,
+        "our first": between - start,
+        "jax first": end - between,
+    }
+
+
+def check(found: Any, known: Any) -> None:
+    """Raise where values or gradients differ."""
+    pairs = [(found[0], known[0]), *zip(found[1], known[1], strict=True)]
+    for k, (a, b) in enumerate(pairs):
+        got, want = np.asarray(a), np.asarray(b)
+        error = float(np.max(np.abs(got - want))) / max(
+            float(np.max(np.abs(want))), 1.0
+        )
+        if not error <= SAME:
+            what = f"gradients {k - 1}" if k else "values"
+            raise MeasurementError(f"the {what} differ by {error:.1e}")
+
+
+def main() -> int:
+    """Print a table and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        print(json.dumps(child(given.child, given.sizes[0])))
+        return 0
+    unknown = set(given.only) - {p.name for p in PEERS}
+    if unknown:
+        parser.error(f"no peer of {', '.join(sorted(unknown))}")
+    print(machine("jax"))
+    print(
+        f"{'gradient':12} {'n':>4} {'ours ms':>9} {'JAX ms':>9} {'JAX/ours':>8} "
+        f"{'first s':>8} {'JAX first s':>11}"
+    )
+    failed = False
+    for peer in PEERS:
+        if given.only and peer.name not in given.only:
+            continue
+        for n in given.sizes:
+            head = f"{peer.name:12} {n:4}"
+            try:
+                t = run_child(
+                    ["benchmarks.peers", f"--child={peer.name}", f"--sizes={n}"],
+                    given.timeout,
+                )
+            except MeasurementError as error:
+                failed = True
+                print(f"{head} failed: {error}", flush=True)
+                continue
+            print(
+                f"{head} {t['ours'] * 1e3:9.3f} {t['jax'] * 1e3:9.3f} "
+                f"{t['jax'] / t['ours']:8.1f} {t['our first']:8.2f} "
+                f"{t['jax first']:11.2f}",
+                flush=True,
+            )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
