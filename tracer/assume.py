@@ -183,28 +183,44 @@ class Assumptions:
 
         It becomes a guard.
         """
-        least = self._least(self.resolve(claim))
-        if least is None or self.value(least) < 0:
-            return False
-        self.assume(least)
-        return True
+        for least in self._lower_bounds(self.resolve(claim)):
+            if self.value(least) >= 0:
+                self.assume(least)
+                return True
+        return False
 
-    def _least(self, d: Dim) -> Dim | None:
-        """Return the least value of a dim over the iterations of the open loops."""
-        for s, (first, last) in reversed(self.ranges.items()):
-            if s not in dims.symbols_of(d):
+    def _lower_bounds(self, d: Dim, depth: int = 4) -> Iterator[Dim]:
+        """Yield dims of the arguments that `d` is never smaller than."""
+        if not self.open(d):
+            yield d
+            return
+        for s in (*reversed(self.ranges), *sorted(self.open(d), key=str)):
+            if s not in dims.symbols_of(d) or depth == 0:
                 continue
             change = dims.add(
                 dims.substitute(d, {s: dims.add(Expr((((s,), 1),)), 1)}),
                 dims.mul(d, -1),
             )
-            if self.proves(change):
-                d = dims.substitute(d, {s: first})
-            elif self.proves(dims.mul(change, -1)):
-                d = dims.substitute(d, {s: last})
-            else:
-                return None
-        return None if self.open(d) else d
+            rises = self.proves(change)
+            if rises or self.proves(dims.mul(change, -1)):
+                for end in self._ends(s, rises, s not in dims.symbols_of(change)):
+                    yield from self._lower_bounds(
+                        dims.substitute(d, {s: end}), depth - 1
+                    )
+                return
+
+    def _ends(self, s: Symbol, lower: bool, linear: bool) -> Iterator[Dim]:
+        """Yield lower or upper bounds of an open symbol.
+
+        Those that it need not reach serve only where all between them counts.
+        """
+        if s in self.ranges:
+            yield self.ranges[s][0 if lower else 1]
+        for fact in self.local if linear else ():
+            rest = dims.substitute(fact, {s: 0})
+            sign = 1 if lower else -1
+            if dims.add(rest, dims.mul(Expr((((s,), 1),)), sign)) == fact:
+                yield dims.mul(rest, -sign)
 
     def same(self, a: Dim, b: Dim) -> bool:
         a, b = self.resolve(a), self.resolve(b)

@@ -260,10 +260,13 @@ class _Loop:
         givens = flatten_tree(given)[0]
         leaves = old.leaves if old is not None else (Fixed(),) * len(xs)
         new = tuple(
-            self._leaf(*parts, what)
+            self._leaf(key, *parts)
             for parts in zip(leaves, xs, givens, ys, strict=True)
         )
-        if all(isinstance(leaf, Fixed) for leaf in new):
+        appeared = any(
+            is_missing(x) and not is_missing(y) for x, y in zip(xs, ys, strict=True)
+        )
+        if all(isinstance(leaf, Fixed) for leaf in new) and not appeared:
             return None
         return Carry(tree, new)
 
@@ -283,14 +286,18 @@ class _Loop:
                 if old is not None:
                     return old
                 raise self._unbound(what)
-            if self.slots.is_ours(key) and self._is_older(x):
-                new.append(Fixed())
-                continue
-            have = type_in(self.trace, x)
-            if old is not None and isinstance(was := old.leaves[k], Carried):
-                have = join(self.trace, was.type, have, what)
-            new.append(Carried(self._outside(have, what)))
+            new.append(self._new_leaf(key, old.leaves[k] if old else None, x))
         return Carry(tree, tuple(new))
+
+    def _new_leaf(self, key: Key, old: Leaf | None, x: Any) -> Leaf:
+        """Carry a leaf that has no value before the loop."""
+        what = self.slots.label(key)
+        if self.slots.is_ours(key) and self._is_older(x):
+            return Fixed()
+        have = type_in(self.trace, x)
+        if isinstance(old, Carried):
+            have = join(self.trace, old.type, have, what)
+        return Carried(self._outside(have, what))
 
     def _is_older(self, x: Any) -> bool:
         """Tell whether `x` was there before the loop: the same in all iterations."""
@@ -309,9 +316,12 @@ class _Loop:
             hint=f"give {what} a value before the loop",
         )
 
-    def _leaf(self, leaf: Leaf, first: Any, given: Any, now: Any, what: str) -> Leaf:
+    def _leaf(self, key: Key, leaf: Leaf, first: Any, given: Any, now: Any) -> Leaf:
+        what = self.slots.label(key)
         if isinstance(leaf, Fixed) and is_same(given, now):
             return leaf
+        if is_missing(first) and self.slots.is_ours(key) and is_value(now):
+            return self._new_leaf(key, leaf, now)
         if is_same(given, now) and not isinstance(leaf, Carried):
             return Fixed()
         if not is_value(first) or not is_value(now):

@@ -197,7 +197,8 @@ class TraceOperators(EagerOperators):
             raise reason or error from None
         if len(items) > LIMIT and reason is not None and not _is_empty(reason):
             raise _too_long(reason, len(items))
-        self.plain.add(_key(body))
+        if reason is not None:
+            self.plain.add(_key(body))
         self._unrolled(iter(items), extra_test, body, state)
 
     def list_comp(self, iterable: Iterable[Any], element: Callable[[Any], Any]) -> Any:

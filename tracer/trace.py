@@ -743,6 +743,8 @@ class Trace:
         """Tell whether a reshape of `x` is a view, as NumPy decides by strides."""
         if len(x.type.shape) < 2 and x.base is None:
             return True
+        if _long(self._resolved_shape(x)) == _long(attrs["shape"]):
+            return True
         dummy = self.layout(x)
         shape = tuple(self.assumptions.value(d) for d in attrs["shape"])
         try:
@@ -750,6 +752,9 @@ class Trace:
         except ValueError:
             return False
         return True
+
+    def _resolved_shape(self, x: Value) -> Sequence[Dim]:
+        return [self.assumptions.resolve(d) for d in x.type.shape]
 
     def layout(self, x: Value) -> np.ndarray[Any, Any]:
         """Return an array with the strides that `x` has in this call, not its data."""
@@ -902,6 +907,11 @@ def with_symbols(f: Func) -> Func:
 def dims_of(x: SymInt) -> Dim:
     assert isinstance(x, TraceInt)
     return x.dim
+
+
+def _long(shape: Sequence[Dim]) -> list[Dim]:
+    """Return the sizes that are not 1: adding and removing those moves nothing."""
+    return [d for d in shape if d != 1]
 
 
 def _like(

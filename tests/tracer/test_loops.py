@@ -12,7 +12,7 @@ from retrograde.ir.op import Kind
 
 REGIONS = (Kind.FOR, Kind.WHILE, Kind.COND)
 UNROLLED = {
-    *("append_read", "shrink", "matchy", "gradin"),
+    *("append_read", "matchy", "gradin"),
     *("slotted_state", "deque_state", "set_state", "iterator_from_outside"),
 }
 
