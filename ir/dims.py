@@ -53,6 +53,7 @@ def _factor(d: Dim) -> str:
     return text if isinstance(d, int) or text.isidentifier() else f"({text})"
 
 
+@lru_cache(maxsize=1 << 14)
 def _order(m: Monomial) -> tuple[int, str]:
     return (-len(m), "*".join(map(str, m)))
 
@@ -267,7 +268,7 @@ def symbols_of(d: Dim) -> frozenset[Symbol]:
     return _symbols_of(d) if isinstance(d, Expr) else frozenset()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 14)
 def _symbols_of(d: Expr) -> frozenset[Symbol]:
     found: set[Symbol] = set()
     for m, _ in d.terms:
@@ -286,7 +287,7 @@ def substitute(d: Dim, values: Mapping[Symbol, Dim]) -> Dim:
     >>> substitute(2 * symbol("n") + 1, {Symbol("n"): 3})
     7
     """
-    if isinstance(d, int) or not values:
+    if isinstance(d, int) or symbols_of(d).isdisjoint(values):
         return d
     out: Dim = 0
     for m, c in d.terms:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from agreement import COMMON, close, shares
+from hypothesis import given, seed, settings
 from random_programs import Program, programs
 
 import retrograde as rg
@@ -22,21 +23,6 @@ from retrograde.ir.func import Func
 
 PARTS = 10
 EXAMPLES = int(os.environ.get("RETROGRADE_EXAMPLES", "500"))
-COMMON = settings(
-    deadline=None,
-    database=None,
-    phases=(Phase.explicit, Phase.generate, Phase.target),  # programs are short
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
-RTOL = 1e-9
-
-
-def close(got: Any, want: Any, what: str, rtol: float = RTOL) -> None:
-    got, want = np.asarray(got), np.asarray(want)
-    assert got.shape == want.shape, f"{what}: {got.shape} is not {want.shape}"
-    scale = 1.0 + np.max(np.abs(want), initial=0.0)
-    np.testing.assert_allclose(got, want, rtol=0, atol=rtol * scale, err_msg=what)
 
 
 def weights(values: tuple[Any, ...]) -> list[Any]:
@@ -130,10 +116,10 @@ def test_direct_calls_have_numpys_effects(p: Program) -> None:
         close(a, b, f"argument {k} after the call")
     for k, (a, b) in enumerate(zip(got, want, strict=True)):
         for j in range(k):
-            share = _share(got[j], a), _share(want[j], b)
+            share = shares(got[j], a), shares(want[j], b)
             assert share[0] == share[1], f"results {j} and {k} share memory: {share}"
         for j in range(2):
-            share = _share(args[j], a), _share(numpy_args[j], b)
+            share = shares(args[j], a), shares(numpy_args[j], b)
             assert share[0] == share[1], f"argument {j}, result {k} share: {share}"
 
 
@@ -155,8 +141,3 @@ def test_interpreted_capture_is_numpy(p: Program) -> None:
     for j, a in zip(spec.arguments, args, strict=True):
         close(a, numpy_args[j], f"argument {j} after the captured program")
     assert len(want) == len(spec.outs)
-
-
-def _share(a: Any, b: Any) -> bool:
-    arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    return arrays and bool(np.shares_memory(a, b))

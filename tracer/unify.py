@@ -11,7 +11,7 @@ from ..ir.errors import ShapeError
 from ..ir.func import Operand, Value
 from ..ir.op import OPS
 from ..ir.types import BOOL, Type
-from .assume import TraceInt
+from .assume import NeedsValue, TraceInt
 from .containers import Tree, flatten_tree
 from .convert import NO_VALUE, Undefined
 from .location import user_location
@@ -84,10 +84,9 @@ def join(trace: Trace, a: Type, b: Type, what: str) -> Type:
     Python numbers give way to NumPy's, and a number of a smaller kind becomes one of a
     larger kind. Arrays have to agree.
     """
-    if a.shape != b.shape:
-        a, b = (t.substitute(trace.assumptions.equal) for t in (a, b))
-    if a.shape != b.shape:
+    if not _same_shape(trace, a, b):
         raise _differ(a, b, what)
+    a, b = (t.substitute(trace.assumptions.equal) for t in (a, b))
     if a.dtype == b.dtype:
         return Type(a.dtype, a.shape, a.scalar or b.scalar, a.weak and b.weak)
     weak = (a.weak or a.dtype == BOOL) and (b.weak or b.dtype == BOOL)
@@ -100,6 +99,16 @@ def join(trace: Trace, a: Type, b: Type, what: str) -> Type:
     if a.scalar and b.scalar:
         return Type(np.result_type(a.dtype, b.dtype), (), True)
     raise _differ(a, b, what)
+
+
+def _same_shape(trace: Trace, a: Type, b: Type) -> bool:
+    """Tell whether two shapes are equal; what arguments decide becomes a guard."""
+    try:
+        return len(a.shape) == len(b.shape) and all(
+            map(trace.assumptions.same, a.shape, b.shape)
+        )
+    except NeedsValue:
+        return False
 
 
 def _differ(a: Type, b: Type, what: str) -> Differs:

@@ -181,7 +181,7 @@ def margin(p: LoopProgram, args: list[Any]) -> float:
         warnings.simplefilter("error")
         try:
             out = scope["program"](*args)
-        except RuntimeWarning as error:
+        except (RuntimeWarning, ValueError) as error:  # an empty list is stacked
             raise Unsmooth from error
     values = [v for v in (*out, *args) if not isinstance(v, bool)]
     if any(np.size(v) and not np.max(np.abs(v)) < LARGE for v in values):
@@ -199,6 +199,7 @@ class Index:
     size: str
     low: int
     high: int
+    plain: bool = True  # the code says so, not only the data: slices may end there
 
 
 @dataclass
@@ -445,7 +446,7 @@ class Drawer:
     def local_buffer(self) -> None:
         size = self.pick("n", "m")
         v = self.fresh("u")
-        found = [k for k, i in self.scope.indices.items() if i.size == size]
+        found = self.bounds_of(size)
         if found and self.chance(2):
             i, source = self.pick(*found), self.pick(*self.of_size(size))
             self.emit(
@@ -495,7 +496,7 @@ class Drawer:
 
     def computed_index(self) -> None:
         p = self.fresh("p")
-        i = self.pick("0", *[k for k, v in self.scope.indices.items() if v.size == "n"])
+        i = self.pick("0", *self.bounds_of("n"))
         start = f"{i} + " if i != "0" else ""
         row = self.index("m")
         self.emit(
@@ -650,10 +651,10 @@ class Drawer:
         head = "True" if kind == 1 else test
         with self.block(f"while {head}:") as scope:
             scope.loops.append("while")
-            scope.indices[j] = Index("n", 0, 0)
+            scope.indices[j] = Index("n", 0, 0, plain=kind != 1)
             self.body()
             if kind == 1:
-                self.emit(f"if {j} >= {self.pick('3', 'n - 1', 'k')}:", "    break")
+                self.emit(f"if {j} >= {self.pick('3', 'n - 1', 'k - 1')}:", "    break")
             self.emit(f"{j} += 1")
 
     # Expressions --------------------------------------------------------------------
@@ -683,6 +684,11 @@ class Drawer:
             return str(self.pick(*options))
         more = [f"c % {size}"] if self.chance(3) else []
         return str(self.pick("0", "1", "2", "-1", "-2", f"{size} - 1", *more))
+
+    def bounds_of(self, size: str) -> list[str]:
+        """Return the indices of an axis at which slices may start and end."""
+        found = self.scope.indices.items()
+        return [k for k, v in found if v.size == size and v.plain]
 
     def element(self) -> str:
         if self.chance(3):
@@ -730,7 +736,7 @@ class Drawer:
     def length(self) -> tuple[str, str]:
         """Return a length of vectors: the size of an axis, and which part of it."""
         size = self.pick("n", "n", "m")
-        found = [k for k, v in self.scope.indices.items() if v.size == size]
+        found = self.bounds_of(size)
         kinds = ["all"] * 3 + ["less one", "less two", "half"]
         if found:
             i = self.pick(*found)

@@ -152,3 +152,17 @@ def test_a_loop_that_was_short_once_may_be_long() -> None:
         return a * n
 
     agree(f, X, A)
+
+
+def test_arrays_of_sizes_that_are_equal_in_this_call_are_joined() -> None:
+    def f(x: Any, a: Any, s: Any) -> Any:
+        w = np.ones(len(a))
+        for v in x:
+            if v > s:
+                w = x * s
+        return w
+
+    compiled = rg.compile(f)
+    for s in (0.1, 9.0):
+        np.testing.assert_allclose(compiled(X, A, s), f(X, A, s))
+    agree(f, X, A, 0.1)
