@@ -431,6 +431,8 @@ def _sinks(
 ) -> bool:
     if not _writes(write) or write.op.accumulates or write.operands[1] is not r:
         return False
+    if not r.type.shape:  # a scalar is better off in a register
+        return False
     if sum(x is r for x in write.operands) > 1 or not _fills(write, r):
         return False
     x, _, *rest = write.operands
