@@ -3,6 +3,12 @@
 Every carry of a loop has one place for all iterations: a variable, or a buffer. What an
 iteration yields is put there at its end; a value that was computed in the carry's own
 buffer is there already.
+
+Note [exchanged buffers]
+Where an iteration yields a whole buffer of its own as the next value of a carry, or two
+carries in each other's place, the buffers exchange their memory, and nothing is copied.
+After the loop each gets its own memory back, with its contents: what else was laid out
+in that memory need not know.
 """
 
 from __future__ import annotations
@@ -19,7 +25,22 @@ from ..ir.func import Node, Operand, Value, free_values, type_of
 from ..ir.types import I64
 from ..ir.verify import loop_facts
 from .kernels import Stored, at, cast, compare, whole
-from .nests import Bind, Buffer, Grow, If, Lit, Loop, Reg, Set, Store, While
+from .nests import (
+    Apply,
+    Bind,
+    Buffer,
+    Grow,
+    If,
+    Lit,
+    Load,
+    Loop,
+    Reg,
+    Rotate,
+    Set,
+    Statement,
+    Store,
+    While,
+)
 
 if TYPE_CHECKING:
     from .kernels import Lowering
@@ -55,11 +76,20 @@ def _give_back(
     yielded: Sequence[Operand],
     values: Sequence[Value],
     carries: Sequence[Carry],
-) -> None:
-    """Put what is yielded into the carries, all at once."""
+    first: int,
+) -> list[Rotate]:
+    """Put what is yielded into the carries, all at once.
+
+    `first` is the number of the first buffer that the iteration made. Returns the
+    buffers that have exchanged memory instead.
+    """
     moves: list[tuple[Carry, Stored | Reg | Lit]] = []
     buffers = [c for c in carries if isinstance(c, Buffer)]
+    turns = _rotations(low, yielded, carries, first)
+    turned = {b for r in turns for b in r.buffers}
     for x, v, c in zip(yielded, values, carries, strict=True):
+        if c in turned:
+            continue
         if isinstance(c, Reg):
             value = low.element(x, ())
             if value == c:
@@ -82,6 +112,74 @@ def _give_back(
         else:
             assert isinstance(s, Stored)
             low.copy_into(c, s)
+    low.body.extend(turns)
+    return turns
+
+
+def _rotations(
+    low: Lowering, yielded: Sequence[Operand], carries: Sequence[Carry], first: int
+) -> list[Rotate]:
+    """Return the exchanges of memory; see Note [exchanged buffers]."""
+    places = [low.values[x] if isinstance(x, Value) else None for x in yielded]
+    sources = [p.buffer for p in places if isinstance(p, Stored)]
+    next_of: dict[Buffer, Buffer] = {}  # whose memory a carry takes
+    for p, c in zip(places, carries, strict=True):
+        if not isinstance(p, Stored) or not isinstance(c, Buffer) or not p.whole:
+            continue
+        b = p.buffer
+        alike = b is not c and b.dtype == c.dtype and b.size == c.size
+        if alike and sources.count(b) == 1:
+            next_of[c] = b
+    found: list[Rotate] = []
+    for c in [c for c in next_of if c not in sources or next_of.get(c) in carries]:
+        chain = [c]
+        while (last := next_of.get(chain[-1])) is not None and last not in chain:
+            chain.append(last)
+        ends = last is c or (c not in sources and _is_scratch(low, chain[-1], first))
+        if len(chain) > 1 and ends and not any(c in r.buffers for r in found):
+            found.append(Rotate(chain))
+    return found
+
+
+def _is_scratch(low: Lowering, b: Buffer, first: int) -> bool:
+    """Tell whether an iteration has memory of its own for a buffer."""
+    made = low.buffers[first:]
+    alone = sum(other.scope == b.scope for other in made) == 1
+    return b in low.alive[-1] and b.place == "arena" and alone
+
+
+def _counted(
+    low: Lowering, turns: Sequence[Rotate], body: list[Statement]
+) -> list[Reg]:
+    """Count rotations, up to a full turn."""
+    counts = []
+    for r in turns:
+        oldest = r.buffers[0].eldest()
+        for b in r.buffers[1:]:
+            if b.eldest() is not oldest:
+                b.eldest().kin = oldest
+        count = low.variable(Lit(0, I64), "turns")
+        last = compare("==", count, Lit(len(r.buffers) - 1, I64))
+        more = Apply("({0} + {1})", (count, Lit(1, I64)), I64)
+        after = Apply("where({0}, {1}, {2})", (last, Lit(0, I64), more), I64)
+        body.append(Set(count.name, after))
+        counts.append(count)
+    return counts
+
+
+def _turn_back(low: Lowering, turns: Sequence[Rotate], counts: Sequence[Reg]) -> None:
+    """Give buffers their own memory again, with their contents."""
+    for r, count in zip(turns, counts, strict=True):
+        *_, last = r.buffers
+        symbol, number = low.symbol("k")
+        low.emit(Bind(symbol, count))
+        with low.into() as body:
+            with low.loops((last.size,)) as (i,):
+                xs = [low.let(Load(b, i, b.dtype)) for b in r.buffers]
+                for b, x in zip([last, *r.buffers], xs, strict=False):
+                    low.emit(Store(b, i, x))
+            low.emit(Rotate(r.buffers[::-1]))
+        low.emit(Loop(low.symbol("k")[0], 0, number, 1, body))
 
 
 def loop(low: Lowering, node: Node) -> None:
@@ -98,13 +196,16 @@ def loop(low: Lowering, node: Node) -> None:
     down = isinstance(step, int) and step < 0
     first, last = a["start"], dims.add(a["stop"], 1 if down else -1)
     low.ranges[index] = (last, first) if down else (first, last)
+    made = len(low.buffers)
     with low.into() as body:
         low.block(region)
-        _give_back(low, region.results, region.params, carries)
+        turns = _give_back(low, region.results, region.params, carries, made)
         low.close()
     del low.ranges[index]
     low.facts = facts
+    counts = _counted(low, turns, body)
     low.emit(Loop(index, a["start"], a["stop"], step, body))
+    _turn_back(low, turns, counts)
     _define(low, node.results, carries)
 
 
@@ -113,6 +214,7 @@ def while_loop(low: Lowering, node: Node) -> None:
     test, region = node.regions
     carries = _enter(low, node)
     _define(low, test.params, carries)
+    made = len(low.buffers)
     count: Dim | None = node.attrs.get("count")
     stacks = _stacks(low, node, count)
     with low.into() as before:
@@ -121,12 +223,15 @@ def while_loop(low: Lowering, node: Node) -> None:
     with low.into() as body:
         low.block(region)
         _stack(low, region.results[len(carries) :], stacks, count)
-        _give_back(low, region.results[: len(carries)], test.params, carries)
+        yielded = region.results[: len(carries)]
+        turns = _give_back(low, yielded, test.params, carries, made)
         if count is not None:
             low.emit(Bind(_symbol(count), at(dims.add(count, 1))))
         low.close()
     low.close()
+    counts = _counted(low, turns, body)
     low.emit(While(before, condition, body))
+    _turn_back(low, turns, counts)
     _define(low, node.results, [*carries, *stacks])
 
 

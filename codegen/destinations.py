@@ -14,13 +14,13 @@ write into them either. Where that is not known, the product gets memory as usua
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir.access import Index, base_index, linear, part_type, view_of
 from ..ir.dims import Dim
-from ..ir.func import Block, Node, Operand, Value, free_values
+from ..ir.func import Block, Node, Operand, Value, free_values, walk
 from ..ir.op import Kind
 from . import products
 from .kernels import Stored, whole
@@ -90,10 +90,17 @@ def later(low: Lowering, b: Block, k: int, taken: Container[int]) -> int | None:
         return None
     read = _buffers(low, node)
     for n in b.nodes[k + 1 : user]:
-        for x in n.results:
+        for x in _computed(n):
             if x.reuses is not None and _root(low, x) in (None, *read):
                 return None
     return user
+
+
+def _computed(n: Node) -> Iterator[Value]:
+    """Yield what a node computes in the buffers of values around it."""
+    yield from n.results
+    if n.op.kind is Kind.COND:
+        yield from (v for r in n.regions for m in walk(r) for v in m.results)
 
 
 def _mentions(n: Node, v: Value) -> bool:

@@ -37,6 +37,7 @@ from .nests import (
     Move,
     Program,
     Reg,
+    Rotate,
     Scalar,
     Set,
     Statement,
@@ -245,7 +246,7 @@ class Emitter:
                 where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
                 yield (
                     f"{indent}store({where}, {self.scalar(s.value)}, "
-                    f"{s.buffer.scope}, {self.total})"
+                    f"{s.buffer.alias}, {self.total})"
                 )
             case Loop():
                 yield from self.loop(s, indent)
@@ -272,6 +273,10 @@ class Emitter:
                     f"p_{s.source.name}, {dim_text(s.source_offset)}, "
                     f"{dim_text(s.size)})"
                 )
+            case Rotate():
+                names = [f"p_{b.name}" for b in s.buffers]
+                turned = ", ".join([*names[1:], names[0]])
+                yield f"{indent}{', '.join(names)} = {turned}"
             case Fill():
                 yield (
                     f"{indent}fill(p_{s.buffer.name}, {dim_text(s.offset)}, "
@@ -344,7 +349,7 @@ class Emitter:
             case Load():
                 b = x.buffer
                 where = self.offset(x.offset)
-                return f"load(p_{b.name}, {where}, {b.scope}, {self.total})"
+                return f"load(p_{b.name}, {where}, {b.alias}, {self.total})"
             case Cast():
                 inner = self.scalar(x.arg)
                 if x.dtype == BOOL and x.arg.dtype.kind != "b":

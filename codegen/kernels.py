@@ -23,9 +23,9 @@ from ..ir.access import (
     base_index,
     canonical,
     conditions,
-    indices_of,
     linear,
     place,
+    steps_of,
     view_of,
 )
 from ..ir.bounds import upper
@@ -38,7 +38,7 @@ from ..ir.errors import (
     UnsupportedError,
 )
 from ..ir.func import Block, Func, Node, Operand, Value, free_values, type_of
-from ..ir.op import Kind
+from ..ir.op import Kind, Step
 from ..ir.types import BOOL, I64, DType, Shape, Type
 from .nests import (
     Allocate,
@@ -327,17 +327,21 @@ class Lowering:
         An index computed by the program wraps and must be in range; what is not known
         to be in range of the others is checked too.
         """
-        for need, axis in conditions(node, self.facts):
-            size = type_of(node.operands[0]).shape[axis]
+        for c in conditions(node, self.facts):
+            bad = compare("<", at(c.need), Lit(0, I64))
+            if not self.nonempty(c.count):
+                some = compare(">", at(c.count), Lit(0, I64))
+                bad = Apply("({0} & {1})", (some, bad), BOOL)
             self.fail_where(
-                compare("<", at(need), Lit(0, I64)),
+                bad,
                 IndexRangeError,
-                f"{node.op.name}: index out of range of axis {axis} of size {size}",
+                f"{node.op.name}: index out of range of axis {c.axis} of size {c.size}",
                 node.loc,
             )
         return tuple(
-            self.wrapped(node, x) if isinstance(x, Value) else self.as_dim(x)
-            for x in indices_of(node)
+            self.wrapped(node, step, x) if isinstance(x, Value) else self.as_dim(x)
+            for step in steps_of(node)
+            for x in step.indices
         )
 
     @staticmethod
@@ -345,19 +349,19 @@ class Lowering:
         assert isinstance(x, int | Expr)
         return int(x) if isinstance(x, int) else x
 
-    def wrapped(self, node: Node, x: Value) -> Dim:
+    def wrapped(self, node: Node, step: Step, x: Value) -> Dim:
         """Bind a symbol to an index: negative ones count from the end."""
-        axis = node.attrs["axis"]
-        size = at(type_of(node.operands[0]).shape[axis])
+        axis = step.attrs["axis"]
+        size = at(step.base.shape[axis])
         raw = self.let(cast(self.element(x, ()), I64))
         i = self.let(wrap(raw, size))
-        count = node.attrs.get("size")
-        bad = self.outside(i, size, count, node.attrs.get("step", 1))
+        count = step.attrs.get("size")
+        bad = self.outside(i, size, count, step.attrs.get("step", 1))
         self.fail_where(
             bad,
             IndexRangeError,
             f"{node.op.name}: index is out of bounds for axis {axis} with size "
-            f"{type_of(node.operands[0]).shape[axis]}",
+            f"{step.base.shape[axis]}",
             node.loc,
         )
         s, d = self.symbol("k")
@@ -450,7 +454,9 @@ class Lowering:
                     control.check(self, node)
                 case Kind.FUSED:
                     region = node.regions[0]
-                    nest.lower(self, region.nodes, region.results, node.results)
+                    order = node.attrs.get("order", ())
+                    outs = node.results
+                    nest.lower(self, region.nodes, region.results, outs, order)
                 case kind if kind in nest.KINDS and view_of(node).kind is not Kind.MASK:
                     nest.lower(self, (node,), node.results, node.results)
                 case _:

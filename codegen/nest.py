@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..ir import dims
 from ..ir.access import (
     Index,
@@ -75,6 +77,12 @@ class Axis:
     symbol: Symbol
     index: Dim
     size: Dim
+    step: int = 1  # or -1: it runs down
+
+    def loop(self, body: list[Statement]) -> Loop:
+        if self.step > 0:
+            return Loop(self.symbol, 0, self.size, 1, body)
+        return Loop(self.symbol, dims.add(self.size, -1), -1, -1, body)
 
 
 @dataclass(slots=True)
@@ -175,6 +183,8 @@ class Nest:
         for n, k in enumerate(used):
             template = template.replace(f"{{i{k}}}", f"{{{count + n}}}")
             args.append(at(index[k]))
+        if node.op.arbitrary:
+            return Lit(np.zeros((), v.type.dtype).item(), v.type.dtype)
         if template == "{0}":
             return cast(args[0], v.type.dtype)
         return Apply(template, tuple(args), v.type.dtype)
@@ -272,8 +282,12 @@ def lower(
     nodes: Sequence[Node],
     results: Sequence[Operand],
     outs: Sequence[Value],
+    order: Sequence[int] = (),
 ) -> None:
-    """Lower a group: `results` are computed by `nodes` and become the values `outs`."""
+    """Lower a group: `results` are computed by `nodes` and become the values `outs`.
+
+    `order` has a 1 or -1 for each loop, for the direction in which it must run.
+    """
     inside = {v: node for node in nodes for v in node.results}
     roots: list[tuple[Value, Node, Value]] = []
     for r, out in zip(results, outs, strict=True):
@@ -283,7 +297,7 @@ def lower(
         else:
             roots.append((r, node, out))
     for space, members in _by_space(roots).items():
-        _nest(low, nodes, space, members)
+        _nest(low, nodes, space, members, order)
 
 
 def _pass_on(low: Lowering, r: Operand, out: Value) -> None:
@@ -320,9 +334,11 @@ def _nest(
     nodes: Sequence[Node],
     key: tuple[Shape, tuple[int, ...]],
     roots: Sequence[tuple[Value, Node, Value]],
+    steps: Sequence[int] = (),
 ) -> None:
     space, order = key
-    axes = [Axis(*low.symbol("i"), d) for d in space]
+    each = steps or (1,) * len(space)
+    axes = [Axis(*low.symbol("i"), d, s) for d, s in zip(space, each, strict=True)]
     nest = Nest(low, nodes, axes)
     nest.before = low.body
     buffers = [buffer_of(low, node, out) for _, node, out in roots]
@@ -331,7 +347,8 @@ def _nest(
         for (r, node, out), b in zip(roots, buffers, strict=True):
             _root(nest, r, node, out, b)
     loops = [axes[k] for k in order] if order else axes
-    _assemble(nest, loops, body)
+    if body or nest.stores or nest.reductions:
+        _assemble(nest, loops, body)
     for node, flag in nest.flags.items():
         nest.fail_gather(node, flag)
     for (_, node, out), b in zip(roots, buffers, strict=True):
@@ -382,6 +399,8 @@ def _warm(nest: Nest, nodes: Sequence[Node], space: Shape) -> None:
 def _root(nest: Nest, r: Value, node: Node, out: Value, b: Buffer | None) -> None:
     low = nest.low
     match node.op.kind:
+        case Kind.CREATION if node.op.arbitrary and b is not None:
+            pass
         case Kind.REDUCTION:
             _reduction(nest, node, out, b)
         case Kind.SCATTER:
@@ -488,7 +507,7 @@ def _assemble(nest: Nest, axes: list[Axis], body: list[Statement]) -> None:
     last = axes[-1] if axes else None
     for k in reversed(range(depth)):
         a = axes[k]
-        loop = Loop(a.symbol, 0, a.size, 1, body)
+        loop = a.loop(body)
         if a is last and opening:
             loop.block, loop.opening, loop.closing = BLOCK, opening, closing
         body = [*before[k], loop, *after[k]]
@@ -701,7 +720,7 @@ def _collapse(nest: Nest, axes: list[Axis], body: list[Statement]) -> list[Axis]
         kept = all(
             (a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions
         )
-        folds = any(r.fold.index for r in nest.reductions)
+        folds = any(r.fold.index for r in nest.reductions) or a.step + b.step < 2
         if (
             kept
             and not folds

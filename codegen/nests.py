@@ -33,9 +33,18 @@ class Buffer:
     size: Dim
     place: str
     scope: int = -1  # number of its alias scope; -1: may share memory with others
+    kin: Buffer | None = None  # one that it exchanges memory with
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.place} {short(self.dtype)}[{self.size}]"
+
+    @property
+    def alias(self) -> int:
+        """The scope that its loads and stores bear: one for all that share memory."""
+        return self.eldest().scope
+
+    def eldest(self) -> Buffer:
+        return self if self.kin is None else self.kin.eldest()
 
 
 # ---------------------------------------------------------------- scalars
@@ -204,6 +213,13 @@ class Move:
 
 
 @dataclass(eq=False, slots=True)
+class Rotate:
+    """Give every buffer the memory of the next one, the last one that of the first."""
+
+    buffers: list[Buffer]
+
+
+@dataclass(eq=False, slots=True)
 class Fill:
     """Set `size` elements to one value."""
 
@@ -249,6 +265,7 @@ Statement: TypeAlias = (
     | If
     | Check
     | Move
+    | Rotate
     | Fill
     | Allocate
     | Grow
@@ -461,6 +478,8 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
                     f"{indent}move {s.size}: {s.target.name}[{s.target_offset}] = "
                     f"{s.source.name}[{s.source_offset}]"
                 )
+            case Rotate():
+                yield f"{indent}rotate {', '.join(b.name for b in s.buffers)}"
             case Fill():
                 yield (
                     f"{indent}fill {s.size}: {s.buffer.name}[{s.offset}] = {s.value}"

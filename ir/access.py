@@ -9,7 +9,7 @@ from typing import Any
 from . import dims
 from .dims import Dim, Facts, Symbol
 from .func import Node, Operand, Value, type_of
-from .op import OPS, Fold, Kind, Op
+from .op import OPS, Fold, Kind, Op, Step
 from .types import Shape, Type, broadcast_shapes
 from .verify import loop_facts
 
@@ -92,31 +92,56 @@ def gather_index(node: Node, index: Index, found: Sequence[Dim]) -> Index:
     return tuple(at[k] if k in at else next(rest) for k in range(ndim))
 
 
-def conditions(node: Node, facts: Facts) -> Iterator[tuple[Dim, int]]:
-    """Yield what must be >= 0, with the axis, for constant indices not proven in range.
+def steps_of(node: Node) -> Sequence[Step]:
+    """Return the views that a view or scatter goes through, one after the other."""
+    view, base = view_of(node), type_of(node.operands[0])
+    given = indices_of(node)
+    if view.steps is not None:
+        steps: Sequence[Step] = view.steps(base, *given, **node.attrs)
+        return steps
+    return (Step(view, base, given, node.attrs),)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A dim that must be >= 0, for an axis of that size; only where `count` > 0."""
+
+    need: Dim
+    axis: int
+    size: Dim
+    count: Dim = 1
+
+
+def conditions(node: Node, facts: Facts) -> Iterator[Condition]:
+    """Yield what must hold for constant indices that are not proven in range.
 
     An index that is a `Value` wraps and is checked in any case; it is not looked at.
     """
-    if node.op.kind not in (Kind.VIEW, Kind.SCATTER) or "axis" not in node.attrs:
-        return
-    given = indices_of(node)
-    axis = node.attrs["axis"]
-    if not given or not isinstance(axis, int):
-        return
-    start = given[0]
-    size = type_of(node.operands[0]).shape[axis]
-    if isinstance(start, Value) or not isinstance(start, int | dims.Expr):
-        return
-    count: Dim = node.attrs.get("size", 1)
-    empty = dims.mul(count, -1)
-    if facts.proves(empty):
-        return
-    last = dims.add(start, dims.mul(dims.add(count, -1), node.attrs.get("step", 1)))
-    facts = facts.having(dims.add(count, -1))
-    for at in dict.fromkeys((start, last)):
-        for need in (at, dims.add(dims.add(size, -1), dims.mul(at, -1))):
-            if not facts.proves(need):  # no element of an empty slice is out of range
-                yield dims.maximum(need, empty) if count != 1 else need, axis
+    if node.op.kind in (Kind.VIEW, Kind.SCATTER) and view_of(node).kind is Kind.VIEW:
+        for step in steps_of(node):
+            yield from _conditions(step, facts)
+
+
+def _conditions(step: Step, facts: Facts) -> Iterator[Condition]:
+    for start in step.indices:
+        if isinstance(start, Value) or not isinstance(start, int | dims.Expr):
+            continue
+        axis = step.attrs["axis"]
+        size = step.base.shape[axis]
+        count: Dim = step.attrs.get("size", 1)
+        if facts.proves(dims.mul(count, -1)):
+            continue
+        by = step.attrs.get("step", 1)
+        last = dims.add(start, dims.mul(dims.add(count, -1), by))
+        for at in dict.fromkeys((start, last)):
+            for need in (at, dims.add(dims.add(size, -1), dims.mul(at, -1))):
+                if not facts.proves(need) and not _proven(need, count, facts):
+                    yield Condition(need, axis, size, count)
+
+
+def _proven(need: Dim, count: Dim, facts: Facts) -> bool:
+    """Tell whether `need` >= 0 follows where `count` >= 1."""
+    return facts.having(dims.add(count, -1)).proves(need)
 
 
 def may_be_empty(node: Node, facts: Facts) -> bool:
@@ -162,11 +187,15 @@ def may_fail(node: Node, facts: Facts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One element of a value, at a point of the index space; `None` is any element."""
+    """One element of a value, at a point of the index space; `None` is any element.
+
+    `via` is the operand through which it is read: a view of the value, or itself.
+    """
 
     value: Value
     index: Index | None
     space: tuple[tuple[Symbol, Dim], ...]
+    via: Value | None = None
 
 
 def _space(shape: Shape) -> tuple[tuple[tuple[Symbol, Dim], ...], Index]:
@@ -245,20 +274,23 @@ class _Reader:
 
     def read(self, x: Operand, index: Index | None) -> None:
         """Follow a read to memory; `index` None is any element."""
-        stack: list[tuple[Operand, Index | None]] = [(x, index)]
+        stack: list[tuple[Operand, Index | None, Value | None]] = [(x, index, None)]
         while stack:
-            y, at = stack.pop()
+            y, at, via = stack.pop()
             if not isinstance(y, Value) or (y, at) in self.seen:
                 continue
             self.seen.add((y, at))
             if not y.type.shape and y not in self.inside:
                 continue  # in a register since it was defined
-            node = self.inside.get(y) or self.views.get(y)
+            node = self.inside.get(y)
+            if node is None:
+                via = via or y
+                node = self.views.get(y)
             if node is None:
                 if y.type.shape:
-                    self.found.append(Access(y, at, self.space))
+                    self.found.append(Access(y, at, self.space, via))
                 continue
-            stack.extend(self.sources(node, at))
+            stack.extend((z, to, via) for z, to in self.sources(node, at))
 
     def node(self, node: Node, index: Index) -> None:
         for x, at in self.sources(node, index):
@@ -284,31 +316,136 @@ class _Reader:
         return [(y, project(index, shape, type_of(y).shape)) for y in node.operands]
 
 
-def hazards(write: Access, reads: Sequence[Access], facts: Facts) -> bool:
-    """Tell whether writing in place could change what a read still needs.
+# ---------------------------------------------------------------- order in a nest
 
-    A read of the very element that is written in the same iteration is none.
+Order = Mapping[int, int]  # loops that must run up (1) or down (-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What makes a read safe from a write in place: that loop runs in that direction.
+
+    `loop` None says that nothing is needed, `step` 0 that no direction helps.
     """
-    return any(_clash(write, r, facts) for r in reads)
+
+    loop: int | None = None
+    step: int = 1
 
 
-def _clash(write: Access, read: Access, facts: Facts) -> bool:
+FREE, CLASH = Need(), Need(0, 0)
+
+
+def hazards(write: Access, reads: Sequence[Access], facts: Facts) -> list[Access]:
+    """Return the reads that a write in place may disturb in any order of the loops."""
+    return [r for r in reads if need_of(write, r, facts) == CLASH]
+
+
+def need_of(write: Access, read: Access, facts: Facts) -> Need:
+    """Return in which order of the nest a read sees what was there before the nest.
+
+    All reads of an iteration come before its writes. So an element may be read where
+    it is written in the same iteration or in a later one. That is decided by the
+    distance of the two iterations, whose first component that is not 0 must be on the
+    side to which its loop runs.
+    """
     if write.index is None or read.index is None:
-        return True
+        return CLASH
+    if disjoint(write, read, facts):
+        return FREE
+    pairs = list(zip(write.index, read.index, strict=True))
     same_space = [d for _, d in write.space] == [d for _, d in read.space]
-    if same_space and write.index == read.index:
-        return not _injective(write)
-    return not any(
-        _apart(w, write.space, r, read.space, facts)
-        for w, r in zip(write.index, read.index, strict=True)
-    )
+    if not same_space or not _injective(write):
+        return CLASH
+    for k, (s, _) in enumerate(write.space):
+        gap = _distance(s, pairs)
+        if gap == 0:
+            continue
+        for step in (1, -1):
+            if gap is not None and facts.proves(dims.add(dims.mul(gap, step), -1)):
+                return Need(k, step)
+        return CLASH
+    return FREE
+
+
+def disjoint(a: Access, b: Access, facts: Facts) -> bool:
+    """Tell whether two accesses never meet, at any points."""
+    if a.index is None or b.index is None:
+        return False
+    pairs = zip(a.index, b.index, strict=True)
+    return any(_apart(x, a.space, y, b.space, facts) for x, y in pairs)
+
+
+def _distance(s: Symbol, pairs: Sequence[tuple[Dim, Dim]]) -> Dim | None:
+    """Return how many iterations of a loop an element is written after it is read."""
+    for w, r in pairs:
+        gap, slope = dims.add(r, dims.mul(w, -1)), _along(w, s)
+        if not slope or _loops_in(gap):
+            continue
+        if gap == 0 or abs(slope) == 1:
+            return dims.mul(gap, slope)
+    return None
+
+
+def in_sequence(write: Access) -> list[Need]:
+    """Return what keeps the order of writes that may meet each other: all loops up."""
+    if write.index is not None and _injective(write):
+        return []
+    return [Need(k, 1) for k in range(len(write.space))]
+
+
+def _slope(d: Dim, s: Symbol) -> Dim:
+    zero: dict[Symbol, Dim] = {s: 0}
+    return dims.add(dims.substitute(d, {s: 1}), dims.mul(dims.substitute(d, zero), -1))
+
+
+def _loops_in(d: Dim) -> set[Symbol]:
+    return {s for s in dims.symbols_of(d) if s.name.startswith("@")}
+
+
+def joined(orders: Sequence[Need], known: Order) -> Order | None:
+    """Return an order that meets `known` and all needs, if there is one."""
+    order = dict(known)
+    for need in orders:
+        if need.loop is None:
+            continue
+        if not need.step or order.setdefault(need.loop, need.step) != need.step:
+            return None
+    return order
+
+
+USUAL_SIZE = 64  # what a size counts that is not known
+
+
+def volume(shape: Shape) -> int:
+    """Estimate a number of elements."""
+    size = dims.product(shape)
+    usual = {s: USUAL_SIZE for s in dims.symbols_of(size)}
+    return max(dims.evaluate(size, usual), 0)
+
+
+def to_copy(clashing: Sequence[Access], limit: int) -> list[Value] | None:
+    """Return what to copy so that reads are safe, if it is less than `limit`."""
+    found = dict.fromkeys(r.via for r in clashing)
+    values = [v for v in found if v is not None]
+    if len(values) != len(found) or sum(volume(v.type.shape) for v in values) >= limit:
+        return None
+    return values
 
 
 def _injective(a: Access) -> bool:
     """Tell whether every loop has an index of its own; else elements may repeat."""
     assert a.index is not None
-    own = [dims.symbols_of(d) for d in a.index]
-    return all(any(used == {s} for used in own) for s, _ in a.space)
+    return all(any(_along(d, s) for d in a.index) for s, _ in a.space)
+
+
+def _along(d: Dim, s: Symbol) -> int:
+    """Return by how much an index moves with a loop if it does with this one only."""
+    slope = _slope(d, s)
+    if _loops_in(d) != {s} or not isinstance(slope, int):
+        return 0
+    start = dims.substitute(d, {s: 0})
+    line = dims.add(start, dims.mul(slope, dims.symbol(s.name)))
+    return slope if line == d else 0
 
 
 def _apart(
@@ -337,9 +474,7 @@ def _ends(
     for s, size in space:
         if s not in dims.symbols_of(d):
             continue
-        slope = dims.add(
-            dims.substitute(d, {s: 1}), dims.mul(dims.substitute(d, {s: 0}), -1)
-        )
+        slope = _slope(d, s)
         if not isinstance(slope, int):
             return None
         first: dict[Symbol, Dim] = {s: 0}

@@ -19,6 +19,7 @@ from .types import DType
 
 if TYPE_CHECKING:
     from .build import Builder
+    from .types import Type
 
 OUT = -1  # the position of an op's own result among what a derivative reads
 
@@ -127,6 +128,16 @@ class Fold:
     associative: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One of the views that a view consists of: of what, with which indices."""
+
+    op: Op
+    base: Type
+    indices: tuple[Any, ...]
+    attrs: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Op:
     """One op. There are no defaults for what an author must think about."""
@@ -152,8 +163,11 @@ class Op:
     # Views: (index, x: Type, *operands, **attrs) -> the index of `x` that is read at
     # `index` of the result; indices are dims over loop symbols.
     index_map: Callable[..., Sequence[Dim]] | None = None
+    # A view made of views: (x: Type, *indices, **attrs) -> its steps, in order.
+    steps: Callable[..., Sequence[Step]] | None = None
     overlapping: bool = False  # a view in which one element can appear twice
     decides_layout: bool = False  # a view only where strides allow it, else a copy
+    arbitrary: bool = False  # a creation that leaves open what the elements are
     weak: bool = False  # an operator of Python: Python numbers in, Python number out
     cost: int = 1  # elementwise: about how many flops; 20 for a transcendental
 

@@ -175,6 +175,14 @@ class _Functionalizer:
         target = self.aliases.resolved(target)
         root = self.aliases.root(target)
         self.check(root, node)
+        if target in self.views and not self.unbroken(self.views[target].base):
+            raise UnsupportedError(
+                f"write: %{target.name} ({target.type}) is a part of a view that shows "
+                "elements several times",
+                location=node.loc,
+                rule="which of them are written is known for such a view as a whole.",
+                hint="write into the array that it is a view of",
+            )
         self.put(target, value, next(self.stamps))
 
     def put(self, v: Value, new: Operand, stamp: int) -> None:
@@ -195,6 +203,7 @@ class _Functionalizer:
 
     def unbroken(self, v: Value) -> bool:
         """Tell whether no view from `v` up to its root overlaps itself."""
+        v = self.aliases.resolved(v)
         while v in self.views:
             if self.views[v].node.op.overlapping:
                 return False

@@ -36,16 +36,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir.access import (
+    Order,
     base_index,
     canonical,
     gathered_shape,
     hazards,
+    in_sequence,
     index_dims,
     indices_of,
+    joined,
+    need_of,
     part_type,
     place,
     reads_of,
+    to_copy,
     view_of,
+    volume,
     writes_of,
 )
 from ..ir.build import IRBuilder, names_in
@@ -96,6 +102,7 @@ class Unit:
     key: Key | None = None
     roots: list[Value] = field(default_factory=list)
     needs: set[int] = field(default_factory=set)  # units that come before
+    order: Order = field(default_factory=dict)  # in which its loops must run
     emitted: tuple[Node, ...] = ()
 
 
@@ -425,13 +432,24 @@ class _Fuser:
                     self.keep(y, units)
 
     def clashes(self, unit: Unit, node: Node) -> bool:
+        """Tell whether a scatter in a unit could not be done in place."""
         nodes = [self.nodes[k] for k in unit.members]
         inlined = nodes + [self.nodes[self.at[v]] for v in self.cost]
         reads = reads_of(inlined, nodes, self.view_definitions())
-        base = node.operands[0]
-        return isinstance(base, Value) and hazards(
-            writes_of(node), [r for r in reads if r.value is base], self.facts
-        )
+        base, write = node.operands[0], writes_of(node)
+        if not isinstance(base, Value):
+            return False
+        mine = [r for r in reads if r.value is base]
+        bad = hazards(write, mine, self.facts)
+        if bad and to_copy(bad, volume(part_type(node).shape)) is None:
+            return True
+        needs = [need_of(write, r, self.facts) for r in mine if r not in bad]
+        order = joined([*in_sequence(write), *needs], unit.order)
+        folds = any(n.op.kind is Kind.REDUCTION for n in nodes)
+        if order is None or (folds and -1 in order.values()):
+            return True
+        unit.order = order
+        return False
 
     def view_definitions(self) -> dict[Value, Node]:
         return {n.result: n for n in self.nodes if n.op.kind is Kind.VIEW}
@@ -519,6 +537,8 @@ class _Fuser:
                 self.copy_node(node, x, inner, nodes, needed, owner, u)
             return inner[v]
 
+        shown = self.shown_by_scatters(u)
+        u.roots = [r for r in u.roots if r not in shown]
         for r in u.roots:
             copy(r)
         if len(nodes) == 1:
@@ -527,7 +547,28 @@ class _Fuser:
         results = tuple(inner[r] for r in u.roots)
         region = Block((), tuple(nodes), results)
         loc = self.nodes[self.at[u.roots[-1]]].loc
-        u.emitted = (Node(OPS["fused"], (), {}, tuple(u.roots), (region,), loc),)
+        fused = Node(OPS["fused"], (), {}, tuple(u.roots), (region,), loc)
+        u.emitted = (fused, *shown.values())
+
+    def shown_by_scatters(self, u: Unit) -> dict[Value, Node]:
+        """Return roots that are a part of another root, as views of it.
+
+        What is written into a part need not be stored a second time.
+        """
+        found: dict[Value, Node] = {}
+        for s in u.roots:
+            node = self.nodes[self.at[s]]
+            if node.op.kind is not Kind.SCATTER or view_of(node).kind is not Kind.VIEW:
+                continue
+            new = node.operands[1]
+            if node.op.accumulates or node.op.overlapping or new not in u.roots:
+                continue
+            assert isinstance(new, Value)
+            if new.type == part_type(node) and new not in self.source.results:
+                operands = (s, *indices_of(node))
+                view = view_of(node)
+                found[new] = Node(view, operands, node.attrs, (new,), (), node.loc)
+        return found
 
     def inward(self, node: Node, values: list[Value]) -> list[Value]:
         """Return the operands that may be computed inside; not a base in memory."""

@@ -18,6 +18,7 @@ from .partition import partition
 from .reinplace import reinplace
 from .shifts import shifts
 from .simplify import simplify
+from .unnest import unnest
 from .vjp import vjp
 
 Pass: TypeAlias = Callable[[Func], Func]
@@ -42,6 +43,7 @@ PASSES: dict[str, Pass] = {
     "dce": dce,
     "partition": pullback,
     "shifts": shifts,
+    "unnest": unnest,
     "fuse": fuse,
     "inline": inline,
     "reinplace": reinplace,
@@ -51,7 +53,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "fuse", "inline", "reinplace"),
+    "lower": ("shifts", "unnest", "fuse", "inline", "reinplace"),
 }
 
 

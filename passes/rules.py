@@ -72,6 +72,7 @@ class Rule:
 
 
 Definition: TypeAlias = Callable[[Operand], Node | None]
+General: TypeAlias = Callable[[ScopedBuilder, Node, Definition], Any]
 
 
 def pattern(op: str, *operands: str | int | float | Pattern) -> Pattern:
@@ -241,7 +242,9 @@ def is_dim(x: Operand) -> bool:
 def filled(b: ScopedBuilder, new: Operand, like: Value) -> Any:
     """Return `new` with the dtype and shape of `like`."""
     have, want = type_of(new), type_of(like)
-    if not have.shape and not isinstance(new, Value):
+    if have == want:
+        return new
+    if not have.shape and not (isinstance(new, Value) and want.shape):
         return b.full(new, shape=want.shape, dtype=want.dtype)
     new = b.cast(new, want)
     return new if have.shape == want.shape else b.broadcast_to(new, shape=want.shape)
@@ -289,6 +292,10 @@ def _cast_twice(b: ScopedBuilder, m: Match) -> Any:
     return b.astype(m["x"], dtype=m.node.attrs["dtype"])
 
 
+def _sum_of_one(b: ScopedBuilder, m: Match) -> Any:
+    return None if m.node.attrs["axis"] else m["x"]
+
+
 def _x_of_value(b: ScopedBuilder, m: Match) -> Any:
     # A dim that was made a value is an index that wraps and is checked.
     return None if isinstance(m["x"], Expr) else m["x"]
@@ -308,6 +315,7 @@ CASTS = _rows(
     (pattern("astype", pattern("astype", "x")), _cast_twice),
     (pattern("item", "x"), _x),
     (pattern("number", "x"), _x_of_value),
+    (pattern("sum", "x"), _sum_of_one),
     (pattern("sum", pattern("full", "x")), _sum_of_equals),
     (
         pattern("full", pattern("full", "x")),
@@ -367,7 +375,7 @@ def same_place(node: Node, scatter: Node, skip: int) -> bool:
 
 
 def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
-    """Skip a write that the next one covers, and one that puts back what is there."""
+    """Skip a write that the next one covers, and one of what is there or of nothing."""
     op = node.op
     if op.kind is not Kind.SCATTER or op.accumulates or op.overlapping:
         return None
@@ -378,6 +386,8 @@ def scatter_over_scatter(b: ScopedBuilder, node: Node, definition: Definition) -
         if b.used_once(under.result):  # two writes into one buffer: one must copy it
             return b.apply(op, (under.operands[0], *node.operands[1:]), node.attrs)
     new = definition(node.operands[1])
+    if new is not None and new.op.arbitrary:
+        return node.operands[0]
     if new is not None and op.of == new.op.name and same_place(new, node, 1):
         if new.operands[0] is node.operands[0]:
             return node.operands[0]
@@ -444,7 +454,7 @@ def number_for_full(b: ScopedBuilder, node: Node, definition: Definition) -> Any
     return b.apply(node.op, operands, node.attrs)
 
 
-GENERAL: tuple[Callable[[ScopedBuilder, Node, Definition], Any], ...] = (
+GENERAL: tuple[General, ...] = (
     folded,
     view_of_full,
     view_of_scatter,
@@ -454,4 +464,4 @@ GENERAL: tuple[Callable[[ScopedBuilder, Node, Definition], Any], ...] = (
     decomposed,
 )
 
-__all__ = ["GENERAL", "RULES", "Match", "Pattern", "Rule", "matched"]
+__all__ = ["GENERAL", "RULES", "General", "Match", "Pattern", "Rule", "matched"]

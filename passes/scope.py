@@ -9,7 +9,17 @@ from contextlib import contextmanager
 from ..ir import dims
 from ..ir.build import IRBuilder
 from ..ir.dims import Dim, Expr, Strict, Symbol
-from ..ir.func import Block, Copier, Func, Node, Operand, Value, dims_of_node, walk
+from ..ir.func import (
+    Block,
+    Copier,
+    Func,
+    Node,
+    Operand,
+    Value,
+    dims_of_node,
+    free_values,
+    walk,
+)
 from ..ir.op import Kind
 from ..ir.verify import loop_facts
 
@@ -178,3 +188,51 @@ def mentioned(nodes: Iterable[Node]) -> list[Symbol]:
 def pairs(a: Sequence[Value], b: Sequence[Operand]) -> Iterator[tuple[Value, Operand]]:
     """Zip values with operands; the lengths must agree."""
     return zip(a, b, strict=True)
+
+
+def views_first(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes of a block with every view right after what it is taken from.
+
+    Views cost nothing. So later reads are seen to be of what was there before a write.
+    They stay behind checks that they stood behind: an index may rely on one.
+    """
+    made: dict[Value | Symbol, int] = {}
+    checked = -1
+    for k, node in enumerate(nodes):
+        made.update(dict.fromkeys(node.results, k))
+        s = defined_symbol(node)
+        if s is not None:
+            made.setdefault(s, k)
+    places = list(range(len(nodes)))
+    for k, node in enumerate(nodes):
+        if node.op.kind is Kind.CHECK:
+            checked = k
+        if node.op.kind is Kind.VIEW:
+            used: set[Value | Symbol] = set()
+            used.update(x for x in node.operands if isinstance(x, Value) and x in made)
+            for d in dims_of_node(node):
+                used |= dims.symbols_of(d) & made.keys()
+            places[k] = max(checked, *(places[made[x]] for x in used), -1)
+    order = sorted(range(len(nodes)), key=lambda k: (places[k], k))
+    return [nodes[k] for k in order]
+
+
+def views_last(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes of a block with every view right before its first use."""
+    maker = {v: k for k, n in enumerate(nodes) for v in n.results}
+    places = [len(nodes) if n.op.kind is Kind.VIEW else k for k, n in enumerate(nodes)]
+    for k in reversed(range(len(nodes))):
+        for v in values_of(nodes[k]):
+            j = maker.get(v)
+            if j is not None and nodes[j].op.kind is Kind.VIEW:
+                places[j] = min(places[j], places[k])
+    is_view = [n.op.kind is Kind.VIEW for n in nodes]
+    order = sorted(range(len(nodes)), key=lambda k: (places[k], not is_view[k], k))
+    return [nodes[k] for k in order]
+
+
+def values_of(node: Node) -> Iterator[Value]:
+    """Yield the values that a node uses, in its regions too."""
+    yield from (x for x in node.operands if isinstance(x, Value))
+    for region in node.regions:
+        yield from free_values(region)

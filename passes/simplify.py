@@ -21,7 +21,7 @@ from ..ir.dims import Strict
 from ..ir.errors import RetrogradeError
 from ..ir.func import Block, Func, Node, Operand, Value, type_of
 from ..ir.op import Kind, Op
-from .rules import GENERAL, RULES, matched
+from .rules import GENERAL, RULES, General, Rule, matched
 from .scope import ScopedBuilder, count_uses, defined_symbol
 
 LOOPS = (Kind.FOR, Kind.WHILE)
@@ -41,25 +41,31 @@ def simplify(f: Func) -> Func:
       return %y
     }
     """
-    if f.stage == "traced":
-        return f
-    s = _Simplifier(f)
-    with dims.deciding(Strict(s.facts)):
-        for n in f.nodes:
-            s.node(n)
-        results = tuple(map(s.operand, f.results))
-    block = s.finish(f.params, results)
-    return Func(f.name, f.stage, block, f.symbols, f.facts, f.updates)
+    return f if f.stage == "traced" else Rewriter(f, RULES, GENERAL).func(f)
 
 
-class _Simplifier(ScopedBuilder):
-    """A builder that applies the rules to whatever is built through it."""
+class Rewriter(ScopedBuilder):
+    """A builder that applies rules to whatever is built through it.
 
-    def __init__(self, f: Func) -> None:
+    `rules` go by the op of a node and by pattern, `general` are tried on all nodes.
+    """
+
+    def __init__(
+        self, f: Func, rules: Mapping[Op, Sequence[Rule]], general: Sequence[General]
+    ) -> None:
         super().__init__(f, names_in(f))
+        self.rules, self.general = rules, general
         self.values: dict[Value, Operand] = {}
         self.definitions: dict[Value, Node] = {}
         count_uses(f.body, self.uses)
+
+    def func(self, f: Func) -> Func:
+        with dims.deciding(Strict(self.facts)):
+            for n in f.nodes:
+                self.node(n)
+            results = tuple(map(self.operand, f.results))
+        block = self.finish(f.params, results)
+        return Func(f.name, f.stage, block, f.symbols, f.facts, f.updates)
 
     def operand(self, x: Operand) -> Operand:
         while isinstance(x, Value) and x in self.values:
@@ -125,13 +131,13 @@ class _Simplifier(ScopedBuilder):
         """Return what the first rule that applies makes of a node."""
         if defined_symbol(node) is not None:
             return None
-        for rule in RULES.get(node.op, ()):
+        for rule in self.rules.get(node.op, ()):
             m = matched(rule.pattern, node, self.definition)
             if m is not None:
                 new = self.attempt(node, rule.replacement, self, m)
                 if new is not None:
                     return new
-        for general in GENERAL:
+        for general in self.general:
             new = self.attempt(node, general, self, node, self.definition)
             if new is not None:
                 return new

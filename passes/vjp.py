@@ -324,7 +324,7 @@ class Reverser:
             reversed(parts[:-1]), reversed(views), strict=True
         ):
             assert op.scatter is not None
-            hint = base.name if isinstance(base, Value) else "part"
+            hint = base.name.split(".")[0] if isinstance(base, Value) else "part"
             new = self.b.apply(OPS[op.scatter], (base, new, *where), attrs, hint=hint)
         return new
 

@@ -202,7 +202,7 @@ class _Loop:
             for v in sources.taped:
                 shape = (trips, *_box(sources, v))
                 like = Type(v.type.dtype, shape)
-                inits.append(r.b.zeros(like))
+                inits.append(r.b.empty(shape=shape, dtype=like.dtype))
                 params.append(r.b.value(like, f"{v.name}_tape"))
                 tapes.append(r.b.value(like, f"{v.name}_tape"))
         r.saved(node, trips, [t.type for t in tapes])

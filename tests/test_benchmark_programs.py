@@ -12,7 +12,7 @@ import retrograde as rg
 from benchmarks.programs import PROGRAMS, Program, Size, copied, differentiable, find
 from retrograde.differences import slope
 
-MODES = ("eager",)  # "compiled" as well, where loops are captured as loops
+MODES = ("eager", "compiled")
 SAME = 1e-12  # relative error of values
 CLOSE = 1e-7  # of derivatives along a direction, beside the doubt of differences
 

@@ -45,6 +45,31 @@ define(
 )
 
 
+def _empty(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
+    """Return an array of what shows where it is read: NaN, or a large number."""
+    if dtype.kind in "fc":
+        return np.full(shape, np.nan, dtype)
+    return np.full(shape, True if dtype.kind == "b" else np.iinfo(dtype).max, dtype)
+
+
+def _empty_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample((), {"shape": (2, 3), "dtype": F64})
+    yield Sample((), {"shape": (0,), "dtype": I64})
+
+
+define(
+    name="empty",  # memory that is written before it is read
+    kind=Kind.CREATION,
+    operands=(),
+    infer=lambda shape, dtype: Type(dtype, tuple(shape)),
+    eager=_empty,
+    derivatives=(),
+    lower="nan",
+    samples=_empty_samples,
+    arbitrary=True,
+)
+
+
 def _arange_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((), {"size": 5})
     yield Sample((), {"size": 0})

@@ -19,7 +19,7 @@ from .. import dims
 from ..build import Builder
 from ..dims import Dim
 from ..errors import IndexRangeError, ShapeError
-from ..op import Kind, Sample, Vjp, define
+from ..op import Kind, Sample, Step, Vjp, define
 from ..types import Shape, Type, broadcast_shapes, same_shape, show_shape
 
 Axes = tuple[int, ...]
@@ -37,6 +37,7 @@ def view(
     inverse: Callable[..., Any] | None = None,
     overlapping: bool = False,
     decides_layout: bool = False,
+    steps: Callable[..., Sequence[Step]] | None = None,
 ) -> None:
     """Define a view op with its scatter and scatter_add twins.
 
@@ -56,13 +57,14 @@ def view(
         return scatter_add(b.zeros_like(x), ct, *rest, **attrs)
 
     index_rules = tuple(Vjp(_no_cotangent) for _ in indices)
+    in_x = _for_variadic(vjp) if _is_variadic(indices) else vjp
     define(
         name=name,
         kind=Kind.VIEW,
         operands=operands,
         infer=infer,
         eager=eager,
-        derivatives=(Vjp(vjp, indices), *index_rules),
+        derivatives=(Vjp(in_x, indices), *index_rules),
         lower=None,
         samples=samples,
         views=0,
@@ -71,13 +73,27 @@ def view(
         index_map=index_map,
         overlapping=overlapping,
         decides_layout=decides_layout,
+        steps=steps,
     )
     for accumulates in (False, True):
         _twin(name, shape, eager, samples, indices, inverse, overlapping, accumulates)
 
 
-def _no_cotangent(b: Builder, ct: Any, out: Any, *rest: Any, **attrs: Any) -> None:
+def _no_cotangent(b: Builder, *args: Any, **attrs: Any) -> None:
     return None
+
+
+def _is_variadic(indices: tuple[str, ...]) -> bool:
+    return bool(indices) and indices[-1].startswith("*")
+
+
+def _for_variadic(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that is also told the position of its operand, and ignores it."""
+
+    def told(b: Builder, position: int, *args: Any, **attrs: Any) -> Any:
+        return rule(b, *args, **attrs)
+
+    return told
 
 
 def _twin(
@@ -145,6 +161,9 @@ def _twin(
             yield Sample((x, 1.5, *rest), s.attrs, s.differentiable)
 
     index_rules = tuple(Vjp(_no_cotangent) for _ in indices)
+    rules: tuple[Callable[..., Any], ...] = (in_base, in_new)
+    if _is_variadic(indices):
+        rules = tuple(map(_for_variadic, rules))
     define(
         name=full_name,
         kind=Kind.SCATTER,
@@ -152,8 +171,8 @@ def _twin(
         infer=infer,
         eager=run,
         derivatives=(
-            Vjp(in_base, () if accumulates else indices),
-            Vjp(in_new, indices),
+            Vjp(rules[0], () if accumulates else indices),
+            Vjp(rules[1], indices),
             *index_rules,
         ),
         lower=None,

@@ -19,7 +19,9 @@ from retrograde.passes.reinplace import reinplace
 
 TOLERANCE = {"f4": 2e-6, "f8": 1e-13}
 TRIED = [
-    op for op in OPS.values() if op.kind not in CONTROL and op.kind is not Kind.WRITE
+    op
+    for op in OPS.values()
+    if op.kind not in {*CONTROL, Kind.WRITE} and not op.arbitrary
 ]
 
 

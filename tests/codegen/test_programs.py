@@ -23,6 +23,7 @@ from retrograde.passes.functionalize import functionalize
 from retrograde.passes.fuse import fuse
 from retrograde.passes.inline import inline
 from retrograde.passes.reinplace import reinplace
+from retrograde.passes.unnest import unnest
 from retrograde.passes.vjp import vjp
 from retrograde.runtime import vecmath
 
@@ -72,11 +73,11 @@ def agree(got: Any, want: Any) -> bool:
 def test_passes_keep_the_meaning(seed: int, size: int, joint: bool) -> None:
     f, args = case(seed, size, joint)
     want = outcome(run, f, *args)
-    fused = fuse(f)
-    verify(fused)
-    marked = reinplace(inline(fused))
-    verify(marked)
-    for g in (fused, marked):
+    lowered = [f]
+    for step in (unnest, fuse, inline, reinplace):
+        lowered.append(step(lowered[-1]))
+        verify(lowered[-1])
+    for g in lowered[1:]:
         got = outcome(run, g, *args)
         same = got is want if isinstance(want, type) else equal_results(got, want)
         assert same, f"{f}\n{g}"
@@ -88,7 +89,7 @@ def test_compiled_programs_agree(
     seed: int, size: int, joint: bool, optimised: bool
 ) -> None:
     f, args = case(seed, size // 4 + 1 if joint else size, joint)
-    g = reinplace(inline(fuse(f))) if optimised else inline(f)
+    g = reinplace(inline(fuse(unnest(f)))) if optimised else inline(f)
     kernel = build(g)
     assert agree(outcome(lambda *a: kernel(a), *args), outcome(run, f, *args)), str(g)
 

@@ -84,9 +84,10 @@ class Writer:
         kinds = ["view", "view", "compute", "compute", "reduce", "copy", "scalar"]
         kinds += ["gather", "mask", "mixed"]
         if self.writes:
-            kinds += ["write"] * 5
+            kinds += ["write"] * 5 + ["shift", "chain"]
         if self.control and self.depth < 2:
-            kinds += ["loop", "loop", "cond", "repeat", "sweep", "checkpoint"]
+            kinds += ["loop", "loop", "cond", "repeat", "sweep"]
+            kinds += ["exchange", "checkpoint"]
         getattr(self, self.rng.choice(kinds))()
 
     def keep(self, v: Value) -> Value:
@@ -296,6 +297,34 @@ class Writer:
             value = 0.0
         self.b.apply(OPS["write"], (target, value), {})
 
+    def shift(self) -> None:
+        """Write a part of an array from another part of it, which may overlap."""
+        targets = [x for x in self.arrays if x not in self.frozen and x.type.ndim]
+        x = self.rng.choice(targets)
+        axis = self.rng.randrange(x.type.ndim)
+        size = x.type.shape[axis]
+        if not proves(size, 2):
+            return
+        near, far = self.rng.choice([(0, 1), (1, 0)])
+        attrs = {"axis": axis, "size": dims.add(size, -1), "step": 1}
+        target = self.apply("slice", x, near, hint="v", **attrs)
+        source = self.apply("slice", x, far, hint="v", **attrs)
+        t = self.apply("add", self.apply("tanh", source), target)
+        new = self.rng.choice([source, t, self.apply("multiply", t, 0.5)])
+        self.b.apply(OPS["write"], (target, new), {})
+
+    def chain(self) -> None:
+        """Write through a view of a view of a view."""
+        targets = [x for x in self.arrays if x not in self.frozen and x.type.ndim]
+        x = self.rng.choice(targets)
+        self.arrays, saved = [x], self.arrays
+        for _ in range(3):
+            self.arrays = [self.view()]
+        (last,) = self.arrays
+        self.arrays = [*saved, last]
+        if last not in self.frozen:
+            self.b.apply(OPS["write"], (last, self.changed(last)), {})
+
     # Control ----------------------------------------------------------------------
 
     @contextmanager
@@ -334,6 +363,24 @@ class Writer:
             out = [self.next(p) for p in params]
             body = Block(tuple(params), tuple(nodes), tuple(out))
         attrs = {"index": index, "start": start, "stop": stop, "step": step}
+        self.done("for", inits, attrs, [body], params)
+
+    def exchange(self) -> None:
+        """Write a for loop in which two arrays take each other's place."""
+        x = self.rng.choice(self.arrays)
+        inits = [self.changed(x), self.changed(x)]
+        params = [self.b.value(v.type, "p") for v in inits]
+        self.frozen.update(params)
+        index = dims.symbol(self.b.name("i").replace(".", "_"))
+        with self.inner() as nodes:
+            for p in params:
+                self.keep(p)
+            self.statements(self.rng.randint(0, 2))
+            a, b = params
+            out = (self.rng.choice([b, self.changed(b)]), a)
+            body = Block(tuple(params), tuple(nodes), out)
+        stop = self.rng.choice([0, 1, 2, 3])
+        attrs = {"index": index, "start": 0, "stop": stop, "step": 1}
         self.done("for", inits, attrs, [body], params)
 
     def sweep(self) -> None:

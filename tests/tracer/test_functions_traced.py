@@ -251,6 +251,7 @@ def test_builtins_are_the_originals_for_plain_arguments(original: Any) -> None:
         enumerate: ("ab",),
         zip: ("ab", "cd"),
         reversed: ("ab",),
+        next: (iter("aa"),),
     }
     two = (math.isclose, math.atan2, math.pow, math.fmod, math.copysign, math.remainder)
     arguments |= dict.fromkeys(two, (0.5, 0.25))
