@@ -170,6 +170,7 @@ class Op:
     arbitrary: bool = False  # a creation that leaves open what the elements are
     weak: bool = False  # an operator of Python: Python numbers in, Python number out
     cost: int = 1  # elementwise: about how many flops; 20 for a transcendental
+    on_dims: Callable[..., Dim] | None = None  # elementwise: the same of sizes
 
     def __repr__(self) -> str:
         return f"Op({self.name!r})"

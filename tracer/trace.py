@@ -34,9 +34,9 @@ from ..ir.func import (
     type_of,
     walk,
 )
-from ..ir.op import OPS, Kind, Op
+from ..ir.op import OPS, Fold, Kind, Op
 from ..ir.ops.create import constant_attrs
-from ..ir.types import Type, broadcast_shapes, same_shape, type_of_array
+from ..ir.types import I64, Type, broadcast_shapes, same_shape, type_of_array
 from .assume import Assumptions, NeedsValue, Test, TraceInt
 from .leaves import Leaves, root_of
 from .location import user_location
@@ -326,7 +326,7 @@ class Trace:
             outer = self.parent.tensor(self.parent.operand(x))
             return self.tensor(self.operand(outer))
         if not x.ndim:  # what NumPy makes of its scalars in comparisons
-            return self._scalar(x[()])
+            return self._scalar(x.dtype.type(x.item()))
         raise UnsupportedError(
             f"an array {type_of_array(x)} from outside the function that was not found "
             "in its variables",
@@ -400,12 +400,49 @@ class Trace:
             return static.value
         if x in self._ints:
             return self.integer(self._ints[x])
+        sum_of_ints = self._arithmetic(x)
+        if sum_of_ints is not None:
+            return self.integer(sum_of_ints)
         s = self.assumptions.symbol(None, letters)
         self.apply(OPS["size"], (t,), {"count": s})
-        self.assumptions.learn(*(f(s) for f in facts))
         assert isinstance(x, Value)
-        self._ints[x] = s
+        self.assumptions.learn(*(f(s) for f in facts), *self._position_facts(x, s))
+        if x.type.scalar:  # an array may hold another one later
+            self._ints[x] = s
         return self.integer(s)
+
+    def _arithmetic(self, x: Operand) -> Dim | None:
+        """Return what arithmetic of computed integers is, in terms of their symbols."""
+        node = self._computing(x)
+        on_dims = node.op.on_dims if node is not None else None
+        if node is None or on_dims is None or self.operand_type(x).dtype != I64:
+            return None
+        if any(self.operand_type(o).dtype != I64 for o in node.operands):
+            return None
+        ints = [self.as_int(self.tensor(o)) for o in node.operands]
+        return on_dims(*(i if isinstance(i, int) else dims_of(i) for i in ints))
+
+    def _computing(self, x: Operand) -> Node | None:
+        """Return the node that computes a number, behind conversions.
+
+        An array in between could be written.
+        """
+        while isinstance(x, Value) and x.type.scalar:
+            node = self._nodes.get(x)
+            if node is None or node.op.kind is not Kind.COPY:
+                return node
+            (x,) = node.operands[:1]
+        return None
+
+    def _position_facts(self, x: Value, s: Expr) -> tuple[Dim, ...]:
+        """Return the bounds of what may be a position in an array, as argmax gives."""
+        node = self._computing(x)
+        fold = node.op.lower if node is not None else None
+        if node is None or not isinstance(fold, Fold) or not fold.index:
+            return ()
+        shape = self.operand_type(node.operands[0]).shape
+        size = dims.product([shape[k] for k in node.attrs["axis"]])
+        return s, dims.add(dims.add(size, dims.mul(s, -1)), -1)
 
     def check_complete(self, x: object) -> None:
         """Raise where a list is looked at that grows in a loop being traced."""

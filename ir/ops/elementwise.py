@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dims import Dim
 from ..errors import DTypeError
 from ..op import Derivative, Kind, Op, Partial, Sample, define
 from ..types import DType, Type, broadcast_shapes, promote
@@ -57,6 +58,7 @@ def elementwise(
     kinds: str = "f",
     kink: bool = False,
     weak: bool = False,
+    on_dims: Callable[..., Dim] | None = None,
 ) -> Op:
     """Define an elementwise op from its ufunc.
 
@@ -85,6 +87,7 @@ def elementwise(
         computes=computes,
         weak=weak,
         cost=cost,
+        on_dims=on_dims,
     )
 
 

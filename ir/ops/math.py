@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import dims
 from ..build import PYTHON_NUMBERS, Builder
 from ..errors import ShapeError
 from ..op import ZERO, Kind, Partial, Sample, Vjp, Zero, define
@@ -30,12 +31,29 @@ ROUNDING = Zero("rounding is constant almost everywhere; its derivative is 0")
 
 # ---------------------------------------------------------------- arithmetic
 
-elementwise(np.add, "({0} + {1})", [lambda b: 1, lambda b: 1], kinds="fib", weak=True)
 elementwise(
-    np.subtract, "({0} - {1})", [lambda b: 1, lambda b: -1], kinds="fi", weak=True
+    np.add,
+    "({0} + {1})",
+    [lambda b: 1, lambda b: 1],
+    kinds="fib",
+    weak=True,
+    on_dims=dims.add,
 )
 elementwise(
-    np.multiply, "({0} * {1})", [lambda b, y: y, lambda b, x: x], kinds="fib", weak=True
+    np.subtract,
+    "({0} - {1})",
+    [lambda b: 1, lambda b: -1],
+    kinds="fi",
+    weak=True,
+    on_dims=lambda a, b: dims.add(a, dims.mul(b, -1)),
+)
+elementwise(
+    np.multiply,
+    "({0} * {1})",
+    [lambda b, y: y, lambda b, x: x],
+    kinds="fib",
+    weak=True,
+    on_dims=dims.mul,
 )
 elementwise(
     np.divide,

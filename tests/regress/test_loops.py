@@ -179,3 +179,37 @@ def test_a_numpy_number_on_the_left_of_a_comparison() -> None:
 
     for s in (0.1, 0.9):
         agree(f, X, s)
+
+
+def test_the_position_of_an_extremum_is_in_range() -> None:
+    def f(x: Any, a: Any) -> Any:
+        p = np.argmax(x)
+        q = int(np.argmin(x)) // 2
+        a[:p, 1] += x[len(x) - p :]
+        a[q, q:] *= x[q:]
+        return a
+
+    agree(f, X, A)
+
+
+def test_arithmetic_of_computed_integers_is_that_of_sizes() -> None:
+    def f(x: Any, a: Any, p: Any) -> Any:
+        for i in range(len(p)):
+            q = p[i] * 2 - 1
+            a[: q + 1, i] += x[: 1 + q]
+        k = np.argmax(x)
+        a[k + 1 :, 1] += x[k + 1 :]
+        return a
+
+    def written(x: Any, a: Any) -> Any:
+        q = np.array(np.argmax(x))
+        for i in range(len(x)):
+            a[q:, 1] += x[i]
+            q[...] = -i - 1
+        a[:q, 0] += x[:q]
+        q[...] = 2
+        a[:q, 0] += x[:q]
+        return a
+
+    agree(lambda x, a: f(x, a, np.array([1, 2, 1])), X, A)
+    agree(written, X, A)
