@@ -325,6 +325,8 @@ class Trace:
         if self.parent is not None:
             outer = self.parent.tensor(self.parent.operand(x))
             return self.tensor(self.operand(outer))
+        if not x.ndim:  # what NumPy makes of its scalars in comparisons
+            return self._scalar(x[()])
         raise UnsupportedError(
             f"an array {type_of_array(x)} from outside the function that was not found "
             "in its variables",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import random
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -824,12 +825,13 @@ class Drawer:
         return f"not ({self.data()})"
 
 
-@st.composite
-def loop_programs(draw: Any, least: int = 4, most: int = 8) -> LoopProgram:
-    """Draw a program of a few statements."""
-
-    def choose(count: int) -> int:
-        return int(draw(st.integers(0, count - 1)))
-
+def loop_program(seed: int, least: int = 3, most: int = 7) -> LoopProgram:
+    """Return the program of a few statements that has this number."""
+    choose = random.Random(seed).randrange
     d = Drawer(choose, least + choose(most - least + 1))
     return LoopProgram(d.program(), choose(1000))
+
+
+def loop_programs() -> st.SearchStrategy[LoopProgram]:
+    """Draw programs; one number each, so that they differ in everything."""
+    return st.integers(0, 2**48).map(loop_program)

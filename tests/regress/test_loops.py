@@ -166,3 +166,16 @@ def test_arrays_of_sizes_that_are_equal_in_this_call_are_joined() -> None:
     for s in (0.1, 9.0):
         np.testing.assert_allclose(compiled(X, A, s), f(X, A, s))
     agree(f, X, A, 0.1)
+
+
+def test_a_numpy_number_on_the_left_of_a_comparison() -> None:
+    def f(x: Any, s: Any) -> Any:
+        t = np.sin(0.5)
+        if t < s:
+            x *= t
+        if -t < s < t:
+            x *= 2.0
+        return x
+
+    for s in (0.1, 0.9):
+        agree(f, X, s)
