@@ -326,7 +326,8 @@ class Trace:
             outer = self.parent.tensor(self.parent.operand(x))
             return self.tensor(self.operand(outer))
         if not x.ndim:  # what NumPy makes of its scalars in comparisons
-            return self._scalar(x.dtype.type(x.item()))
+            one: Any = x[()]
+            return self._scalar(one)
         raise UnsupportedError(
             f"an array {type_of_array(x)} from outside the function that was not found "
             "in its variables",
