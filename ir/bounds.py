@@ -16,6 +16,8 @@ def upper(d: Dim, s: Symbol, low: Dim, high: Dim) -> Dim | None:
     >>> n, i = dims.symbol("n"), dims.symbol("i")
     >>> upper(dims.minimum(n, 8 * i + 8), Symbol("i"), 0, 3)
     min(32, n)
+    >>> upper((i + 1) // 2 - i // 3, Symbol("i"), 0, 5)
+    3
     """
     if s not in dims.symbols_of(d):
         return d
@@ -23,8 +25,9 @@ def upper(d: Dim, s: Symbol, low: Dim, high: Dim) -> Dim | None:
     for monomial, c in d.terms:
         if len(monomial) == 1 and isinstance(monomial[0], Call):
             call = monomial[0]
-            if call.kind != "floordiv" and _occurs(s, call.args):
-                return _without(d, monomial, c, s, low, high)
+            if _occurs(s, call.args):
+                bound = _quotient if call.kind == "floordiv" else _without
+                return bound(d, monomial, c, s, low, high)
     first = dims.substitute(d, {s: 0})
     slope = dims.add(dims.substitute(d, {s: 1}), dims.mul(first, -1))
     if dims.add(first, dims.mul(slope, dims.symbol(s.name))) != d:
@@ -48,3 +51,20 @@ def _without(
     if (call.kind == "max") == (c > 0):  # the largest part counts
         return dims.maximum(*found) if len(found) == len(bounds) else None
     return dims.minimum(*found) if found else None
+
+
+def _quotient(
+    d: Expr, monomial: Monomial, c: int, s: Symbol, low: Dim, high: Dim
+) -> Dim | None:
+    """Bound a sum with a quotient by a number: it grows with what is divided."""
+    (call,) = monomial
+    assert isinstance(call, Call)
+    rest = upper(dims.add(d, Expr(((monomial, -c),))), s, low, high)
+    x, by = call.args
+    if not isinstance(by, int) or by < 0:
+        return None
+    end = upper(x if c > 0 else dims.mul(x, -1), s, low, high)
+    if rest is None or end is None:
+        return None
+    end = end if c > 0 else dims.mul(end, -1)
+    return dims.add(rest, dims.mul(dims.floordiv(end, by), c))
