@@ -213,3 +213,15 @@ def test_arithmetic_of_computed_integers_is_that_of_sizes() -> None:
 
     agree(lambda x, a: f(x, a, np.array([1, 2, 1])), X, A)
     agree(written, X, A)
+
+
+def test_buffers_of_half_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: Any, a: Any) -> Any:
+        n = len(x)
+        for i in range(n):
+            for j in range(0, i, 2):
+                a[:j, 2] = np.flip(0.5 * (x[n - j :] * a[:j, 1]))
+        return a
+
+    monkeypatch.setenv("RETROGRADE_INTERP", "0")
+    agree(f, X, A)
