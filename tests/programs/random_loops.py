@@ -347,7 +347,8 @@ class Drawer:
         """Bind a number again, or a new one."""
         kind = self.choose(10)
         e = self.scalar()
-        target = self.pick("t", "t", *self.scope.floats)
+        names = [f for f in self.scope.floats if "(" not in f]
+        target = self.pick("t", "t", *names)
         if target == "s" and self.choose(2):
             target = "t"
         if kind < 4:
