@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, TypeAlias
 
 from ..ir import dims
@@ -39,8 +38,7 @@ from .unify import (
     type_in,
 )
 
-ATTEMPTS = 12
-MOST_GUESSED = 2  # ints of a loop whose direction is guessed
+ATTEMPTS = 20
 
 
 # ---------------------------------------------------------------- carries
@@ -98,6 +96,7 @@ class _Loop:
         self.before = slots.read()
         self.carries: Carries = self._guess()
         self.params: list[Value] = []
+        self.symbols: dict[tuple[Key, int], Symbol | None] = {}  # of changing ints
         self.inside: tuple[list[Node], ...] = ()  # nodes of the present attempt
         self.inits: list[Operand] = []
         self.yields: list[Operand] = []
@@ -109,18 +108,22 @@ class _Loop:
 
     def run(self) -> None:
         """Trace the loop as a region. Raises `NeedsValue` where that cannot be."""
-        guesses: Iterator[Carries] | None = None
+        guesses: list[Carries] = []
+        untried: list[Carries] = []
+        reason: NeedsValue | None = None
         for _ in range(ATTEMPTS):
             try:
                 if self.attempt():
                     return
-            except NeedsValue:
-                guesses = self._directions() if guesses is None else guesses
-                guess = next(guesses, None)
-                if guess is None:
+            except NeedsValue as error:
+                reason = error
+                new = [g for g in self._directions(error) if g not in guesses]
+                guesses += new
+                untried += new
+                if not untried:
                     raise
-                self.carries = guess
-        raise CannotCarry(
+                self.carries = untried.pop()
+        raise reason or CannotCarry(
             "the variables of a loop keep changing their types",
             location=user_location(),
             rule="A name has one type at the start of every iteration.",
@@ -145,28 +148,23 @@ class _Loop:
                 out[key] = Carry(flatten_tree(x)[1], (Carried(t),))
         return out
 
-    def _directions(self) -> Iterator[Carries]:
-        """Yield carries whose ints rise or fall, for bodies that need to know.
+    def _directions(self, error: NeedsValue) -> Iterator[Carries]:
+        """Yield carries in which an int rises or falls, for a body that needs to know.
 
-        An attempt fits only where they do.
+        An attempt fits only where it does.
         """
-        unknown = [
-            (key, k)
+        unknown = {
+            (key, k): self.symbols.get((key, k))
             for key, carry in self.carries.items()
             for k, leaf in enumerate(carry.leaves)
             if leaf == Integer()
-        ]
-        if not unknown or len(unknown) > MOST_GUESSED:
-            return
-        ways = (Integer(rises=True), Integer(falls=True))
-        for guess in product(ways, repeat=len(unknown)):
-            new = {key: list(carry.leaves) for key, carry in self.carries.items()}
-            for (key, k), leaf in zip(unknown, guess, strict=True):
-                new[key][k] = leaf
-            yield {
-                key: Carry(carry.tree, tuple(new[key]))
-                for key, carry in self.carries.items()
-            }
+        }
+        named = [at for at, s in unknown.items() if s in error.symbols]
+        for key, k in named or unknown:
+            for way in (Integer(falls=True), Integer(rises=True)):
+                tree, leaves = self.carries[key].tree, list(self.carries[key].leaves)
+                leaves[k] = way
+                yield {**self.carries, key: Carry(tree, tuple(leaves))}
 
     # Stand-ins ------------------------------------------------------------------------
 
@@ -181,6 +179,9 @@ class _Loop:
                 self._stand_in(leaf, x, name)
                 for leaf, x in zip(carry.leaves, leaves, strict=True)
             ]
+            for k, (leaf, x) in enumerate(zip(carry.leaves, new, strict=True)):
+                if isinstance(leaf, Integer):
+                    self.symbols[key, k] = dims.as_symbol(self._dim(x))
             start.set(key, unflatten_tree(carry.tree, new))
         return start
 
@@ -278,6 +279,8 @@ class _Loop:
         if not self.slots.is_ours(key) and not self.runs():
             raise self._unbound(what)
         leaves, tree = flatten_tree(now)
+        if old is not None and all(map(is_same, flatten_tree(given)[0], leaves)):
+            return None  # the loop does not bind it, as it turns out
         if old is not None and old.tree != tree:
             flatten_pair(given, now, what)  # raises
         new: list[Leaf] = []

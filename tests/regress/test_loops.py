@@ -225,3 +225,46 @@ def test_buffers_of_half_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("RETROGRADE_INTERP", "0")
     agree(f, X, A)
+
+
+def test_ints_that_rise_beside_ints_that_fall() -> None:
+    def f(x: Any, y: Any, s: Any) -> Any:
+        w, c = 0.5 * x, 0
+        j = len(x)
+        while j > 1:
+            j = j // 2
+            x[:j] += 0.2 * x[j : 2 * j]
+            i = len(x)
+            while i > 1:
+                i = i // 2
+                x[:i] += 0.2 * x[i : 2 * i]
+                for v in x[1:]:
+                    if v > s:
+                        return w * (y[0] - s) + c
+                    c += 1
+                    w[:] = 0.5 * (w[:] * v)
+        return w * c
+
+    for s in (0.5, 9.0):
+        agree(f, X, A[0], s)
+
+
+def test_a_return_that_facts_rule_out() -> None:
+    def f(x: Any, a: Any, s: Any) -> Any:
+        n = len(a)
+        w, t, c, j = np.ones(n), x[0], 0, 0
+        while s < t + 0.05 and j < 4:
+            for i in range(0, j, 2):
+                if i < n - 2:
+                    break
+                for k in range(i, n):
+                    w[k] *= s
+                    s -= 0.2 * s / (2.0 + x[-2] ** 2)
+                    if c % 3 == k:
+                        return float(k) * 0.2, x, w
+                for _ in a[::-1]:
+                    w[n - 1 - i] -= 0.1 * x[n - 1 - j]
+            j += 1
+        return t, x, w
+
+    agree(lambda x, a, s: f(x, a, s)[0] * f(x, a, s)[2], X, A, -0.7)
