@@ -279,7 +279,8 @@ class _Loop:
         if not self.slots.is_ours(key) and not self.runs():
             raise self._unbound(what)
         leaves, tree = flatten_tree(now)
-        if old is not None and all(map(is_same, flatten_tree(given)[0], leaves)):
+        same = map(is_same, flatten_tree(given)[0], leaves)
+        if old is not None and old.tree == tree and all(same):
             return None  # the loop does not bind it, as it turns out
         if old is not None and old.tree != tree:
             flatten_pair(given, now, what)  # raises
