@@ -29,6 +29,7 @@ from .keys import (
     in_range,
     is_array,
     is_literal,
+    is_one,
     plan,
     same,
     show,
@@ -174,7 +175,7 @@ def _shape(x: Any) -> tuple[Any, ...]:
 def _fits(have: Sequence[Any], want: Sequence[Any]) -> bool:
     pairs = zip(reversed(have), reversed(want), strict=False)
     return len(have) <= len(want) and all(
-        is_literal(d, 1) or d is w or d == w for d, w in pairs
+        d is w or is_one(d) or d == w for d, w in pairs
     )
 
 
@@ -182,7 +183,7 @@ def _without_leading_ones(value: Any, ndim: int) -> Any:
     """Drop leading axes of size 1 that the target does not have."""
     shape = _shape(value)
     extra = len(shape) - ndim
-    if extra > 0 and all(is_literal(d, 1) for d in shape[:extra]):
+    if extra > 0 and all(map(is_one, shape[:extra])):
         return apply("squeeze", value, axis=tuple(range(extra)))
     return value
 

@@ -325,6 +325,11 @@ def is_literal(k: Any, value: int) -> bool:
     return isinstance(k, int) and k == value
 
 
+def is_one(d: Any) -> bool:
+    """Tell whether a size is 1; one that only the program knows is not."""
+    return not (isinstance(d, SymInt) and d.is_open) and bool(d == 1)
+
+
 def index_operand(k: Any, size: Any, axis: int) -> Any:
     """Return an integer index as an operand: in range, or a value that wraps."""
     if is_array(k) and not isinstance(k, np.generic):
