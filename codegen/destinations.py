@@ -62,13 +62,13 @@ def use_of(node: Node, v: Value) -> Use | None:
     if term is None or (scatters and len(inside) != 2):
         return None
     accumulates = scatters and root.op.accumulates
-    match term.op.lower, term.operands:
-        case "(-{0})", (x,) if x is v and accumulates:
-            return Use(root, -1)
-        case ("({0} + {1})", (x, y)) if v in (x, y) and x is not y and not accumulates:
-            return Use(root, 1, y if x is v else x)
-        case "({0} - {1})", (x, y) if y is v and x is not v and not accumulates:
-            return Use(root, -1, x)
+    match term.op.signs, term.operands:
+        case (sign,), (x,) if x is v and accumulates:
+            return Use(root, sign)
+        case (sign, 1), (x, y) if x is v and y is not v and not accumulates:
+            return Use(root, sign, y)
+        case (1, sign), (x, y) if y is v and x is not v and not accumulates:
+            return Use(root, sign, x)
         case _:
             return None
 

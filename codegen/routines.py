@@ -35,8 +35,6 @@ from .nests import (
 if TYPE_CHECKING:
     from .kernels import Lowering
 
-SMALL = 4096  # multiplications that are not worth a call of BLAS
-
 
 def lower(low: Lowering, node: Node) -> None:
     """Lower a node that is no nest by itself."""

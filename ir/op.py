@@ -171,6 +171,7 @@ class Op:
     weak: bool = False  # an operator of Python: Python numbers in, Python number out
     cost: int = 1  # elementwise: about how many flops; 20 for a transcendental
     on_dims: Callable[..., Dim] | None = None  # elementwise: the same of sizes
+    signs: tuple[int, ...] = ()  # a sum of its operands, with these signs
 
     def __repr__(self) -> str:
         return f"Op({self.name!r})"

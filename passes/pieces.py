@@ -26,7 +26,7 @@ from ..ir.op import OPS, Kind
 from ..ir.types import Shape
 from .rules import is_dim, is_number
 
-SLICE, ADD, SUBTRACT, FULL = (OPS[k] for k in ("slice", "add", "subtract", "full"))
+SLICE, FULL = (OPS[k] for k in ("slice", "full"))
 DEEP = 3  # additions that are taken apart to find what was taken out of a sum
 
 
@@ -139,7 +139,7 @@ class Sums:
         x = n.operands[0] if n.operands else None
         if n.op is FULL:
             return () if is_number(n.operands[0], 0) else None
-        if n.op in (ADD, SUBTRACT):
+        if len(n.op.signs) == 2:
             return self._added(n)
         if view_of(n) is not SLICE or not isinstance(x, Value):
             return None
@@ -213,14 +213,14 @@ class Sums:
     def _halves(self, v: Value) -> tuple[tuple[Value, bool], ...] | None:
         """Return what is added to make a value, and whether it is negated."""
         n = self.node_of.get(v)
-        if n is None or n.op not in (ADD, SUBTRACT):
+        if n is None or len(n.op.signs) != 2:
             return None
         a, b = n.operands
         if not (isinstance(a, Value) and isinstance(b, Value)):
             return None
         if not a.type.array() == b.type.array() == v.type.array():
             return None
-        return (a, False), (b, n.op is SUBTRACT)
+        return tuple((x, sign < 0) for x, sign in zip((a, b), n.op.signs, strict=True))
 
     # Sums of sums -----------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from .branches import INT, Thunk, is_older
 from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
 from .rows import Range, Rows
-from .slots import CannotCarry, Key, Slots, Snapshot
+from .slots import CannotCarry, ComputesNothing, Key, Slots, Snapshot
 from .tensor import Tensor
 from .trace import HiddenTrace, Trace
 from .unify import (
@@ -517,7 +517,7 @@ class ForLoop(_Loop):
     def _check_computes(self, nodes: Sequence[Node]) -> None:
         """Leave a loop to Python that computes nothing but its own ints."""
         if all(n.op.kind is Kind.SIZE for n in nodes) and isinstance(self.trips, int):
-            raise CannotCarry("a loop that computes nothing", location=user_location())
+            raise ComputesNothing("a loop of ints", location=user_location())
 
     # The target ------------------------------------------------------------------
 

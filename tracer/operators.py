@@ -27,7 +27,7 @@ from .convert import Operators
 from .location import user_location
 from .loops import Counted, ForLoop, WhileLoop
 from .rows import Mapped, Rows, rows_of
-from .slots import Differs, Slots
+from .slots import ComputesNothing, Differs, Slots
 from .tensor import Tensor
 from .trace import Trace
 from .unify import as_condition
@@ -131,10 +131,16 @@ class TraceOperators(EagerOperators):
             return super().and_(left, right) if is_and else super().or_(left, right)
         tests = trace.assumptions.tests
         first = trace.test_of(condition)
-        with trace.region(*(first.true if is_and else first.false)) as nodes:
-            second = right()
-            value = as_condition(trace, second)
-        simple = value is second and all(map(_is_harmless, nodes))
+        slots = Slots([right])
+        before = slots.read()
+        try:
+            with trace.region(*(first.true if is_and else first.false)) as nodes:
+                second = right()
+                value = as_condition(trace, second)
+            effect = not slots.untouched(before, slots.read())
+        finally:
+            slots.restore(before)
+        simple = value is second and not effect and all(map(_is_harmless, nodes))
         if simple and value is not None and left is condition:
             for node in nodes:
                 trace.append(node)
@@ -142,7 +148,7 @@ class TraceOperators(EagerOperators):
             out = dispatch.apply(op, (condition, value))
         else:
             thunks = (right, lambda: left) if is_and else (lambda: left, right)
-            out = self._branch(condition, *thunks, lambda: Slots([right]))
+            out = self._branch(condition, *thunks, lambda: slots)
         last = trace.test_of(value)
         if isinstance(out, Tensor):
             both = (first, last)
@@ -195,7 +201,8 @@ class TraceOperators(EagerOperators):
             items = list(map(rows.item, range(_few(rows.length))))
         except NeedsValue as error:
             raise reason or error from None
-        if len(items) > LIMIT and reason is not None and not _is_empty(reason):
+        computes = not isinstance(reason, ComputesNothing)
+        if len(items) > LIMIT and reason is not None and computes:
             raise _too_long(reason, len(items))
         if reason is not None:
             self.plain.add(_key(body))
@@ -382,10 +389,6 @@ def dims_of(length: Any) -> Dim:
 def _few(length: Any) -> int:
     """Return a length as an int, which becomes a guard."""
     return length if isinstance(length, int) else length.__index__()
-
-
-def _is_empty(reason: NeedsValue) -> bool:
-    return reason.what == "a loop that computes nothing"
 
 
 def _is_about_outer(trace: Trace, error: NeedsValue) -> bool:

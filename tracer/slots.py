@@ -25,6 +25,10 @@ class CannotCarry(NeedsValue):
     """A change that cannot be carried from one iteration to the next by values."""
 
 
+class ComputesNothing(CannotCarry):
+    """A loop that only arranges Python objects."""
+
+
 class Differs(CannotCarry):
     """Two values that cannot be joined: their structures or types differ."""
 
@@ -138,6 +142,14 @@ class Slots:
             if "." in name
         )
 
+    def untouched(self, before: Snapshot, after: Snapshot) -> bool:
+        """Tell whether nothing that matters has changed."""
+        same_items = all(
+            len(a) == len(b) for a, b in zip(before.items, after.items, strict=True)
+        )
+        same_opaque = all(map(_holds, after.opaque, before.opaque))
+        return same_items and same_opaque and not any(self.changed(before, after))
+
     def grown(self, before: Snapshot, after: Snapshot) -> dict[int, int]:
         """Return the lists that got items at their end: number -> how many.
 
@@ -231,4 +243,12 @@ def _refill(held: Contents, items: Contents) -> None:
             held[key] = x
 
 
-__all__ = ["CannotCarry", "Differs", "Key", "Place", "Slots", "Snapshot"]
+__all__ = [
+    "CannotCarry",
+    "ComputesNothing",
+    "Differs",
+    "Key",
+    "Place",
+    "Slots",
+    "Snapshot",
+]

@@ -59,6 +59,7 @@ def elementwise(
     kink: bool = False,
     weak: bool = False,
     on_dims: Callable[..., Dim] | None = None,
+    signs: tuple[int, ...] = (),
 ) -> Op:
     """Define an elementwise op from its ufunc.
 
@@ -88,6 +89,7 @@ def elementwise(
         weak=weak,
         cost=cost,
         on_dims=on_dims,
+        signs=signs,
     )
 
 

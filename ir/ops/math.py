@@ -38,6 +38,7 @@ elementwise(
     kinds="fib",
     weak=True,
     on_dims=dims.add,
+    signs=(1, 1),
 )
 elementwise(
     np.subtract,
@@ -46,6 +47,7 @@ elementwise(
     kinds="fi",
     weak=True,
     on_dims=lambda a, b: dims.add(a, dims.mul(b, -1)),
+    signs=(1, -1),
 )
 elementwise(
     np.multiply,
@@ -64,7 +66,7 @@ elementwise(
     cost=4,
     weak=True,
 )
-elementwise(np.negative, "(-{0})", [lambda b: -1], kinds="fi", weak=True)
+elementwise(np.negative, "(-{0})", [lambda b: -1], kinds="fi", weak=True, signs=(-1,))
 elementwise(np.positive, "({0})", [lambda b: 1], kinds="fi", weak=True)
 elementwise(
     np.absolute, "abs({0})", [lambda b, x: b.sign(x)], [APART], kinds="fi", weak=True

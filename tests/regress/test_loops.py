@@ -268,3 +268,20 @@ def test_a_return_that_facts_rule_out() -> None:
         return t, x, w
 
     agree(lambda x, a, s: f(x, a, s)[0] * f(x, a, s)[2], X, A, -0.7)
+
+
+def test_what_the_right_side_of_and_changes_is_changed_once() -> None:
+    def f(x: Any) -> Any:
+        calls = {"n": 0.0}
+
+        def positive(v: Any) -> Any:
+            calls["n"] = calls["n"] + 1.0
+            return v > 0
+
+        if x[0] > 0 and positive(x[1]):
+            calls["n"] = calls["n"] + 10.0
+        return calls["n"] * x[2]
+
+    compiled = rg.compile(f)
+    for x in (np.array([1.0, 2.0, 3.0]), np.array([1.0, -2.0, 3.0]), -np.ones(3)):
+        np.testing.assert_allclose(compiled(x), f(x))
