@@ -138,7 +138,7 @@ class _Loop:
         out: Carries = {}
         for k, name in enumerate(self.slots.names):
             x = self.before.names[k]
-            key: Key = ("name", k, None)
+            key = self.slots.key_of(k)
             if name not in self.slots.live or isinstance(x, bool):
                 continue
             if is_python_int(x):
@@ -660,6 +660,8 @@ class WhileLoop(_Loop):
                 self.slots.restore(start)
                 condition = self.test()
                 computed = as_condition(trace, condition)
+                if computed is None and not condition:
+                    raise self._known()
                 condition = condition if computed is None else computed
                 facts = trace.test_of(condition)
                 with trace.region(*facts.true) as second:
@@ -689,11 +691,7 @@ class WhileLoop(_Loop):
         if counted is not None and all(_is_scalar_op(n) for n in first):
             raise Counted(counted)
         if not isinstance(condition, Tensor):
-            raise CannotCarry(
-                "a loop whose condition Python knows",
-                location=user_location(),
-                rule="It ends by something that cannot be computed.",
-            )
+            raise self._known()
         params = tuple(self.params)
         test = Block(params, tuple(first), (trace.operand(condition),))
         block = Block((), tuple(second), yields)
@@ -702,6 +700,13 @@ class WhileLoop(_Loop):
         results = trace.control(OPS["while"], inits, {}, [test, block], types, hints)
         self.finish(results, after, None)
         return True
+
+    def _known(self) -> CannotCarry:
+        return CannotCarry(
+            "a loop whose condition Python knows",
+            location=user_location(),
+            rule="It ends by something that cannot be computed.",
+        )
 
     def _as_range(self, condition: Any, start: Snapshot, after: Snapshot) -> Any:
         """Return the range that a counter runs over, if that alone ends the loop."""
