@@ -66,6 +66,8 @@ from types import (
 )
 from typing import Any, cast
 
+import numpy as np
+
 from ..ir.errors import ConversionError, Location
 from .location import is_ours, is_user_code, user_frame, user_location
 from .lowering import SUPPORT
@@ -391,6 +393,16 @@ def _read(load: Thunk, name: str) -> Any:
         return Undefined(name)
 
 
+def _read_attribute(load: Thunk, attribute: str, name: str) -> Any:
+    """Return an attribute, where it is Python's: those of an array are its memory."""
+    owner = _read(load, name)
+    if isinstance(owner, Undefined) or (
+        hasattr(owner, "__array_function__") and hasattr(np.ndarray, attribute)
+    ):
+        return Undefined(name)
+    return _read(lambda: getattr(owner, attribute), name)
+
+
 def _is_undefined(value: Any) -> bool:
     return isinstance(value, Undefined)
 
@@ -407,6 +419,7 @@ def _visible(names: Any) -> Any:
 
 _SUPPORT = SimpleNamespace(
     read=_read,
+    read_attribute=_read_attribute,
     is_undefined=_is_undefined,
     returned=_returned,
     visible=_visible,

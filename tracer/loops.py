@@ -22,6 +22,7 @@ from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
 from .rows import Range, Rows
 from .slots import CannotCarry, ComputesNothing, Key, Slots, Snapshot
+from .stacks import Sharing, Stack
 from .tensor import Tensor
 from .trace import HiddenTrace, Trace
 from .unify import (
@@ -455,7 +456,7 @@ class ForLoop(_Loop):
         name = targets[0] if targets else "i"
         with known.scope():
             self.index = known.symbol(None, [hint(name)])
-        self.stacks: dict[int, _Stack] = {}
+        self.stacks: dict[int, Stack] = {}
 
     def position(self) -> Dim:
         return dims.add(self.index, dims.mul(self.start, -1))
@@ -483,8 +484,7 @@ class ForLoop(_Loop):
             known.growing |= self.iterators
             start = self.stand_ins()
             for k, stack in self.stacks.items():
-                poison = Tensor.traced(stack.hidden, 0.0)
-                start.items[k] = [poison] * len(self.before.items[k])
+                start.items[k] = stack.stand_ins(len(self.before.items[k]))
                 known.growing |= {id(stack.hidden), id(self.slots.containers[k].owner)}
             try:
                 self.slots.restore(start)
@@ -499,6 +499,9 @@ class ForLoop(_Loop):
             if fits:
                 yields = self.passed_on(after)
                 params = tuple(self.params)
+                shared = Sharing(nodes, params, yields)
+                for stack in self.stacks.values():
+                    shared.add(stack, self.trace)
                 block = Block(params, tuple(nodes), tuple(yields))
         if not fits:
             self.carries = carries
@@ -508,6 +511,7 @@ class ForLoop(_Loop):
         attrs = {"index": self.index, "start": self.start, "stop": self.stop, "step": 1}
         types, hints = [p.type for p in params], [p.name for p in params]
         results = trace.control(OPS["for"], inits, attrs, [block], types, hints)
+        trace.kept |= shared.outside(inits, results)
         ended = self._targets_after(after)
         self.finish(results, after, self.trips)
         self._bind(ended)
@@ -565,6 +569,15 @@ class ForLoop(_Loop):
         for k, count in self.slots.grown(start, after).items():
             items = after.items[k][-count:]
             label = self.slots.containers[k].name
+            last = after.items[k][-count - 1] if k in self.stacks else None
+            if last is not None and last is not start.items[k][-1]:
+                raise CannotCarry(
+                    f"{label}: a list that gets items elsewhere than at its end",
+                    location=user_location(),
+                    rule="A list that grows in a loop gets the items one after the "
+                    "other.",
+                    hint="append, and reverse the list after the loop",
+                )
             leaves, tree = flatten_tree(list(items))
             for x in leaves:
                 if not is_value(x):
@@ -576,7 +589,7 @@ class ForLoop(_Loop):
             types = tuple(self._outside(type_in(self.trace, x), label) for x in leaves)
             stack = self.stacks.get(k)
             if stack is None or (stack.tree, stack.types) != (tree, types):
-                self.stacks[k] = _Stack(
+                self.stacks[k] = Stack(
                     HiddenTrace(known), tree, types, self._fixed_trips()
                 )
                 fits = False
@@ -599,44 +612,6 @@ class ForLoop(_Loop):
         for k, stack in self.stacks.items():
             held.items[k] = [*self.before.items[k], *stack.items(self.trace)]
         self.slots.restore(held)
-
-
-class _Stack:
-    """Arrays for the items that a list gets in a loop."""
-
-    def __init__(
-        self, hidden: HiddenTrace, tree: Tree, types: tuple[Type, ...], trips: int
-    ) -> None:
-        self.tree, self.types, self.trips = tree, types, trips
-        self.arrays: list[Tensor] = []
-        self.hidden = hidden  # whoever reads an item inside the loop meets this
-
-    def make(self, trace: Trace) -> None:
-        """Append the arrays, where they are not there."""
-        if not self.arrays:
-            for t in self.types:
-                attrs = {"shape": (self.trips, *t.shape), "dtype": t.dtype}
-                array = trace.apply(OPS["full"], (0,), attrs)
-                trace.stacks.add(trace.operand(array))
-                self.arrays.append(array)
-
-    def write(self, trace: Trace, leaves: Sequence[Any], at: Any) -> None:
-        for array, x in zip(self.arrays, leaves, strict=True):
-            index = at.as_index(self.trips) if hasattr(at, "as_index") else at
-            trace.write(trace.apply(OPS["select"], (array, index), {"axis": 0}), x)
-
-    def items(self, trace: Trace) -> list[Any]:
-        """Return the items that the list has got."""
-        out: list[Any] = []
-        for k in range(self.trips):
-            leaves = []
-            for array, t in zip(self.arrays, self.types, strict=True):
-                x = trace.apply(OPS["select"], (array, k), {"axis": 0})
-                if t.scalar:
-                    x = trace.apply(OPS["number" if t.weak else "item"], (x,), {})
-                leaves.append(x)
-            out += unflatten_tree(self.tree, leaves)
-        return out
 
 
 # ---------------------------------------------------------------- while

@@ -126,6 +126,7 @@ class TraceOperators(EagerOperators):
 
     def _logic(self, left: Any, right: Thunk, is_and: bool) -> Any:
         trace = _trace()
+        trace.assumptions.check_complete(left)
         condition = as_condition(trace, left)
         if condition is None:
             return super().and_(left, right) if is_and else super().or_(left, right)
@@ -158,7 +159,9 @@ class TraceOperators(EagerOperators):
         return out
 
     def not_(self, value: Any) -> Any:
-        condition = as_condition(_trace(), value)
+        trace = _trace()
+        trace.assumptions.check_complete(value)
+        condition = as_condition(trace, value)
         return (not value) if condition is None else negated(condition)
 
     # Loops ------------------------------------------------------------------------

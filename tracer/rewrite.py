@@ -435,13 +435,17 @@ class _State:
         return [load(self.get), load(self.set), names, _strings(self.live)]
 
     def functions(self) -> list[ast.stmt]:
-        places: list[ast.expr] = [ast.Name(n, ast.Load()) for n in self.simple]
-        places += [_as(a, ast.Load()) for a in self.attributes.values()]
-        names = [*self.simple, *self.attributes]
+        names: list[ast.expr] = [ast.Name(n, ast.Load()) for n in self.simple]
+        attributes = [_as(a, ast.Load()) for a in self.attributes.values()]
         reads: list[ast.expr] = [
             ast.Call(support("read"), [_thunk_of(p), ast.Constant(n)], [])
-            for p, n in zip(places, names, strict=True)
+            for p, n in zip(names, self.simple, strict=True)
         ]
+        for a, name in zip(attributes, self.attributes, strict=True):
+            assert isinstance(a, ast.Attribute)
+            parts = [_thunk_of(a.value), ast.Constant(a.attr), ast.Constant(name)]
+            reads.append(ast.Call(support("read_attribute"), parts, []))
+        places = [*names, *attributes]
         give = ast.Return(ast.Tuple(reads, ast.Load()))
         writes: list[ast.stmt] = []
         for at, place in enumerate(places):
