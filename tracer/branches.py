@@ -24,6 +24,7 @@ from .tensor import Tensor
 from .trace import Trace
 from .unify import (
     as_type,
+    differ,
     flatten_pair,
     hint,
     is_missing,
@@ -101,7 +102,7 @@ class _Join:
             side = 1 if is_missing(x) else 0
             return self.one_sided((x, y)[side], side, what)
         if not is_value(x) or not is_value(y):
-            flatten_pair((x,), y, what)  # raises
+            raise differ(x, y, what)
         if is_python_int(x) and is_python_int(y):
             number = self.add(INT, what, self.bounds(x, y))
             want = INT
@@ -215,7 +216,7 @@ def branch(
     left, right = (s.after for s in sides)
     joined = {
         key: merged.value(
-            left.get(key), right.get(key), slots.label(key), slots.is_ours(key)
+            left.get(key), right.get(key), slots.label(key), slots.may_lack(key)
         )
         for key in keys
     }

@@ -79,12 +79,15 @@ Thunk = Callable[[], Any]
 
 
 class Undefined:
-    """Stand for the value of a name that has none, in the state of a block."""
+    """Stand for the value of a name that has none, in the state of a block.
 
-    __slots__ = ("name",)
+    `sure` says that nobody reads the name while it has none: see `assigned`.
+    """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    __slots__ = ("name", "sure")
+
+    def __init__(self, name: str, sure: bool = False) -> None:
+        self.name, self.sure = name, sure
 
     def __repr__(self) -> str:
         """Return `<undefined x>`."""
@@ -386,11 +389,11 @@ _RECURSION = _Recursion()
 # ------------------------------------------------------------------ support of the code
 
 
-def _read(load: Thunk, name: str) -> Any:
+def _read(load: Thunk, name: str, sure: bool = False) -> Any:
     try:
         return load()
     except (NameError, AttributeError):
-        return Undefined(name)
+        return Undefined(name, sure)
 
 
 def _read_attribute(load: Thunk, attribute: str, name: str) -> Any:

@@ -21,13 +21,14 @@ from .branches import INT, Thunk, is_older
 from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
 from .rows import Range, Rows
-from .slots import CannotCarry, ComputesNothing, Key, Slots, Snapshot
+from .slots import CannotCarry, ComputesNothing, Differs, Key, Slots, Snapshot
 from .stacks import Sharing, Stack
 from .tensor import Tensor
 from .trace import HiddenTrace, Trace
 from .unify import (
     as_condition,
     as_type,
+    differ,
     flatten_pair,
     hint,
     is_missing,
@@ -277,7 +278,7 @@ class _Loop:
     ) -> Carry | None:
         """Carry a name that has no value before the loop."""
         what = self.slots.label(key)
-        if not self.slots.is_ours(key) and not self.runs():
+        if not self.slots.may_lack(key) and not self.runs():
             raise self._unbound(what)
         leaves, tree = flatten_tree(now)
         same = map(is_same, flatten_tree(given)[0], leaves)
@@ -297,7 +298,7 @@ class _Loop:
     def _new_leaf(self, key: Key, old: Leaf | None, x: Any) -> Leaf:
         """Carry a leaf that has no value before the loop."""
         what = self.slots.label(key)
-        if self.slots.is_ours(key) and self._is_older(x):
+        if self.slots.may_lack(key) and self._is_older(x):
             return Fixed()
         have = type_in(self.trace, x)
         if isinstance(old, Carried):
@@ -312,8 +313,8 @@ class _Loop:
             and all(is_older(x, nodes) for nodes in self.inside)
         )
 
-    def _unbound(self, what: str) -> CannotCarry:
-        return CannotCarry(
+    def _unbound(self, what: str) -> Differs:
+        return Differs(
             f"{what} has a value only after some iterations of a loop",
             location=user_location(),
             rule="What a loop passes on has a value before the loop; there may be no "
@@ -325,12 +326,12 @@ class _Loop:
         what = self.slots.label(key)
         if isinstance(leaf, Fixed) and is_same(given, now):
             return leaf
-        if is_missing(first) and self.slots.is_ours(key) and is_value(now):
+        if is_missing(first) and self.slots.may_lack(key) and is_value(now):
             return self._new_leaf(key, leaf, now)
         if is_same(given, now) and not isinstance(leaf, Carried):
             return Fixed()
         if not is_value(first) or not is_value(now):
-            flatten_pair((first,), now, what)  # raises
+            raise differ(first, now, what)
         if is_python_int(first) and is_python_int(now):
             return self._integer(leaf, given, now)
         want = type_in(self.trace, first)

@@ -8,7 +8,7 @@ once and guarded, or refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -183,8 +183,21 @@ class TraceOperators(EagerOperators):
         if rows is None:
             self._unrolled(iter(iterable), extra_test, body, state)
             return
+        self._rows(trace, rows, extra_test, body, state, target)
+
+    def _rows(
+        self,
+        trace: Trace,
+        rows: Rows,
+        extra_test: Callable[[], Any] | None,
+        body: Callable[[Any], None],
+        state: Any,
+        target: str,
+        ways: Sequence[bool] = (True, False),
+    ) -> None:
+        """Trace a loop over rows; where types do not agree, the first apart."""
         reason: NeedsValue | None = None
-        for first in (True, False):
+        for first in ways:
             if _key(body) in self.plain or self._is_short(trace, rows.length):
                 break
             try:
@@ -194,12 +207,15 @@ class TraceOperators(EagerOperators):
                 if _is_about_outer(trace, error):
                     raise
                 reason = error
-            if not (first and isinstance(reason, Differs) and extra_test is None):
+            if not (first and isinstance(reason, Differs)):
                 break
             if not trace.assumptions.decide(dims.add(dims_of(rows.length), -1)):
                 break
             body(rows.item(0))  # from the second iteration on the types may agree
             rows = rows.rest()
+            if extra_test is not None:
+                self._others(trace, rows, extra_test, body, state, target)
+                return
         try:
             items = list(map(rows.item, range(_few(rows.length))))
         except NeedsValue as error:
@@ -210,6 +226,22 @@ class TraceOperators(EagerOperators):
         if reason is not None:
             self.plain.add(_key(body))
         self._unrolled(iter(items), extra_test, body, state)
+
+    def _others(
+        self,
+        trace: Trace,
+        rows: Rows,
+        extra_test: Callable[[], Any],
+        body: Callable[[Any], None],
+        state: Any,
+        target: str,
+    ) -> None:
+        """Trace the iterations after the first, unless that has left the loop."""
+
+        def others() -> None:
+            self._rows(trace, rows, extra_test, body, state, target, ways=(False,))
+
+        self.if_stmt(extra_test(), others, lambda: None, *state)
 
     def list_comp(self, iterable: Iterable[Any], element: Callable[[Any], Any]) -> Any:
         rows = rows_of(iterable)

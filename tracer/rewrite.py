@@ -30,6 +30,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from .assigned import sure_names
 from .liveness import Liveness, live_names
 from .lowering import Lower, extra_test, load, support
 from .scopes import (
@@ -99,6 +100,7 @@ def _function(
         return node
     doc, statements = _split_docstring(node.body)
     declared = bound_names(statements) - scope.globals - scope.nonlocals
+    scope.sure = sure_names(statements, scope, parameters_of(node.args))
     statements = Lower(scope).function(statements)
     for statement in statements:
         ast.fix_missing_locations(statement)
@@ -437,10 +439,11 @@ class _State:
     def functions(self) -> list[ast.stmt]:
         names: list[ast.expr] = [ast.Name(n, ast.Load()) for n in self.simple]
         attributes = [_as(a, ast.Load()) for a in self.attributes.values()]
-        reads: list[ast.expr] = [
-            ast.Call(support("read"), [_thunk_of(p), ast.Constant(n)], [])
-            for p, n in zip(names, self.simple, strict=True)
-        ]
+        reads: list[ast.expr] = []
+        for place, name in zip(names, self.simple, strict=True):
+            sure = ast.Constant(name in self.scope.sure)
+            parts = [_thunk_of(place), ast.Constant(name), sure]
+            reads.append(ast.Call(support("read"), parts, []))
         for a, name in zip(attributes, self.attributes, strict=True):
             assert isinstance(a, ast.Attribute)
             parts = [_thunk_of(a.value), ast.Constant(a.attr), ast.Constant(name)]

@@ -97,6 +97,8 @@ class Slots:
         self.opaque = state.opaque
         self.iterators = {id(x) for x in state.iterators}
         self.same = self._same(blocks)
+        held = enumerate(self.get_state())
+        self.sure = {k for k, x in held if isinstance(x, Undefined) and x.sure}
 
     def _same(self, blocks: Sequence[Callable[..., Any]]) -> dict[int, Key]:
         """Return the attributes among the names that are items of containers, too."""
@@ -209,9 +211,14 @@ class Slots:
         )
         return owner.name + shown
 
-    def is_ours(self, key: Key) -> bool:
-        """Tell whether a slot is a flag or value of a lowered jump."""
-        return key[0] == "name" and self.names[key[1]].startswith("rg__")
+    def may_lack(self, key: Key) -> bool:
+        """Tell whether nobody reads a slot where it has no value.
+
+        So it is with the flags and values of lowered jumps, and see `assigned`.
+        """
+        if key[0] != "name":
+            return False
+        return self.names[key[1]].startswith("rg__") or key[1] in self.sure
 
     def unbind(self, held: Snapshot, before: Snapshot, after: Snapshot) -> None:
         """Unbind names that a block has bound, but whose value nobody may read."""
