@@ -71,9 +71,15 @@ class _Join:
         return lambda: unflatten_tree(tree, [leaf() for leaf in leaves])
 
     def missing(self, a: Any, b: Any, what: str, ours: bool) -> Callable[[], Any]:
-        if (is_missing(a) and is_missing(b)) or not ours:
-            gone = a if is_missing(a) else b
-            return lambda: gone
+        if is_missing(a) and is_missing(b):
+            return lambda: a
+        if not ours:
+            raise CannotCarry(
+                f"{what} has a value only on one way of a branch",
+                location=user_location(),
+                rule="Whether there is a value must not depend on computed values.",
+                hint=f"give {what} a value before the branch, or on both ways",
+            )
         there, side = (b, 1) if is_missing(a) else (a, 0)
         leaves, tree = flatten_tree(there)
         made = [self.one_sided(x, side, what) for x in leaves]

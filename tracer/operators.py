@@ -196,7 +196,7 @@ class TraceOperators(EagerOperators):
         ways: Sequence[bool] = (True, False),
     ) -> None:
         """Trace a loop over rows; where types do not agree, the first apart."""
-        reason: NeedsValue | None = None
+        reason: Exception | None = None
         for first in ways:
             if _key(body) in self.plain or self._is_short(trace, rows.length):
                 break
@@ -206,6 +206,10 @@ class TraceOperators(EagerOperators):
             except NeedsValue as error:
                 if _is_about_outer(trace, error):
                     raise
+                reason = error
+            except (UnsupportedError, InternalError):
+                raise
+            except Exception as error:  # in an iteration that there may never be
                 reason = error
             if not (first and isinstance(reason, Differs)):
                 break
@@ -368,7 +372,7 @@ class TraceOperators(EagerOperators):
         live: tuple[str, ...],
     ) -> None:
         trace = _trace()
-        reason: NeedsValue | None = None
+        reason: Exception | None = None
         for count in range(LIMIT):
             more = test() if count > 1 else None
             if count <= 1 or as_condition(trace, more) is not None:
@@ -379,6 +383,10 @@ class TraceOperators(EagerOperators):
                 except NeedsValue as error:
                     if _is_about_outer(trace, error):
                         raise
+                    reason = error
+                except (UnsupportedError, InternalError):
+                    raise
+                except Exception as error:  # in an iteration that there may never be
                     reason = error
                 more = test()
                 if as_condition(trace, more) is not None:
@@ -431,8 +439,10 @@ def _is_about_outer(trace: Trace, error: NeedsValue) -> bool:
     return bool(error.symbols) and error.symbols <= trace.assumptions.visible
 
 
-def _too_long(reason: NeedsValue | None, count: int) -> UnsupportedError:
+def _too_long(reason: Exception | None, count: int) -> Exception:
     assert reason is not None
+    if not isinstance(reason, NeedsValue):
+        return reason
     return UnsupportedError(
         reason.what,
         location=reason.location,

@@ -266,8 +266,8 @@ def _refill(held: Contents, items: Contents) -> None:
             held[:] = items
         return
     assert isinstance(items, dict)
-    for key in [k for k in held if k not in items]:
-        del held[key]
+    if list(held) != list(items):
+        held.clear()
     for key, x in items.items():
         if key not in held or held[key] is not x:
             held[key] = x
