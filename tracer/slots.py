@@ -107,6 +107,7 @@ class Slots:
             for k, c in enumerate(self.containers)
             if not isinstance(c.owner, list | dict)
         }
+        places = {p.key: k for k, p in enumerate(self.variables)}
         out: dict[int, Key] = {}
         for k, name in enumerate(self.names):
             root, *path = name.split(".")
@@ -114,8 +115,11 @@ class Slots:
                 owner = _named(blocks, root)
                 for attribute in path[:-1]:
                     owner = getattr(owner, attribute, None)
+                variable = places.get(Place(owner, (("attr", path[-1]),), "").key)
                 if id(owner) in numbers:
                     out[k] = ("item", numbers[id(owner)], path[-1])
+                elif variable is not None:
+                    out[k] = ("variable", variable, None)
         return out
 
     def key_of(self, k: int) -> Key:
