@@ -196,14 +196,13 @@ def gramschmidt_loops(a: Jax, q: Jax, r: Jax) -> tuple[Jax, ...]:
     from jax import numpy as jnp
 
     n = a.shape[1]
-    State = tuple[Jax, Jax, Jax]
 
-    def other(k: Jax, j: Jax, state: State) -> State:
+    def other(k: Jax, j: Jax, state: Jax) -> Jax:
         a, q, r = state
         r = r.at[k, j].set(q[:, k] @ a[:, j])
         return a.at[:, j].set(a[:, j] - q[:, k] * r[k, j]), q, r
 
-    def column(k: Jax, state: State) -> State:
+    def column(k: Jax, state: Jax) -> Jax:
         a, q, r = state
         r = r.at[k, k].set(jnp.sqrt(jnp.sum(a[:, k] * a[:, k])))
         q = q.at[:, k].set(a[:, k] / r[k, k])
@@ -298,8 +297,13 @@ def child(name: str, n: int) -> dict[str, float]:
         first[f"{name} first"] = cpu_seconds() - start
     for name in forms:
         check(found["ours"], found[name])
-    times = medians([lambda call=call: call for call in calls.values()], SECONDS)
+    times = medians([partial(always, call) for call in calls.values()], SECONDS)
     return dict(zip(calls, times, strict=True)) | first
+
+
+def always(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a call that needs no preparation."""
+    return call
 
 
 def check(found: Any, known: Any) -> None:
