@@ -69,6 +69,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..ir.errors import ConversionError, Location
+from . import dispatch
 from .location import is_ours, is_user_code, user_frame, user_location
 from .lowering import SUPPORT
 from .rewrite import ITEM, OPS, PREFIX, THUNK, rewrite
@@ -406,6 +407,20 @@ def _read_attribute(load: Thunk, attribute: str, name: str) -> Any:
     return _read(lambda: getattr(owner, attribute), name)
 
 
+class Failed(Exception):
+    """What a traced function raises at its end where one of its loops would raise."""
+
+    def __str__(self) -> str:
+        """Return what there is to say before the program runs."""
+        return "by a statement in a loop"
+
+
+def _in_region() -> bool:
+    """Tell whether a loop or branch is being traced, which may never run."""
+    trace = dispatch.active_trace()
+    return trace is not None and trace.in_region
+
+
 def _is_undefined(value: Any) -> bool:
     return isinstance(value, Undefined)
 
@@ -423,6 +438,9 @@ def _visible(names: Any) -> Any:
 _SUPPORT = SimpleNamespace(
     read=_read,
     read_attribute=_read_attribute,
+    in_region=_in_region,
+    Failed=Failed,
+    AssertionError=AssertionError,
     is_undefined=_is_undefined,
     returned=_returned,
     visible=_visible,

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 
 from .assigned import sure_names
 from .liveness import Liveness, live_names
-from .lowering import Lower, extra_test, load, support
+from .lowering import Lower, extra_test, is_plain, load, support
 from .scopes import (
     FunctionNode,
     Scope,
@@ -348,7 +348,7 @@ class _Emit(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(check), node)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        if not self.control:
+        if not self.control or is_plain(node):
             return self.generic_visit(node)
         number = self.scope.number()
         inside = [*node.body, *node.orelse]
