@@ -501,8 +501,7 @@ class ForLoop(_Loop):
                 yields = self.passed_on(after)
                 params = tuple(self.params)
                 shared = Sharing(nodes, params, yields)
-                for stack in self.stacks.values():
-                    shared.add(stack, self.trace)
+                shared.add(tuple(self.stacks.values()), self.trace)
                 block = Block(params, tuple(nodes), tuple(yields))
         if not fits:
             self.carries = carries

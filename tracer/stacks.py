@@ -86,8 +86,26 @@ class Sharing:
         self.arrays: set[Value] = set()  # outside of the loop
         self.carried = False
 
-    def add(self, stack: Stack, trace: Trace) -> None:
-        """Take in what a list got in an iteration."""
+    def add(self, stacks: Sequence[Stack], trace: Trace) -> None:
+        """Take in what lists got in an iteration."""
+        for stack in stacks:
+            self._add(stack, trace)
+        rows = {trace.operand(a) for stack in stacks for a in stack.arrays}
+        written = {
+            root_of(n.operands[0])
+            for n in walk(self.block)
+            if n.op.kind is Kind.WRITE and isinstance(n.operands[0], Value)
+        }
+        shared = self.arrays | (set(self.params) if self.carried else set())
+        if not (written - rows).isdisjoint(shared):
+            raise CannotCarry(
+                "a list gets an array in a loop that also writes into it",
+                location=user_location(),
+                rule="The items of a list that grows in a loop are copies.",
+                hint="append a copy",
+            )
+
+    def _add(self, stack: Stack, trace: Trace) -> None:
         for x, array in zip(stack.appended, stack.arrays, strict=True):
             roots = self._roots(x)
             passed_on = roots & self.passed_on
@@ -97,19 +115,6 @@ class Sharing:
             self.carried |= bool(passed_on) or not given.isdisjoint(self.params)
             mine = trace.operand(array)
             self.arrays |= {*given, *([mine] if isinstance(mine, Value) else [])}
-        written = {
-            root_of(n.operands[0])
-            for n in walk(self.block)
-            if n.op.kind is Kind.WRITE and isinstance(n.operands[0], Value)
-        } - {trace.operand(a) for a in stack.arrays}
-        shared = self.arrays | (set(self.params) if self.carried else set())
-        if not written.isdisjoint(shared):
-            raise CannotCarry(
-                "a list gets an array in a loop that also writes into it",
-                location=user_location(),
-                rule="The items of a list that grows in a loop are copies.",
-                hint="append a copy",
-            )
 
     def outside(self, inits: Sequence[Operand], results: Sequence[Any]) -> set[Value]:
         """Return the roots outside of the loop that share memory with an item."""

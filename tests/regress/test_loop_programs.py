@@ -229,7 +229,11 @@ def test_a_program_is_that_of_numpy(f: Any) -> None:
 
 def test_a_long_list_of_shared_rows_is_refused_only_where_they_are_written() -> None:
     def read(x: Any) -> Any:
-        return np.stack([r for r in x])
+        rows, backwards = [], []
+        for i in range(len(x)):
+            rows.append(x[i])
+            backwards.append(x[-i])
+        return np.stack(rows) * np.stack(backwards)
 
     def written(x: Any) -> Any:
         rows = [r for r in x]
