@@ -199,10 +199,12 @@ class Emitter:
         for s in reversed(self.p.steps):  # outer axes first: they need inner ones
             name = name_of(s.symbol)
             if name in used:
-                least = "" if s.least == 1 else f"{dim_text(s.least)}, "
-                used.update(_NAME.findall(least))
-                step = f"stride(a{s.param}, {s.axis})"
-                lines.append(f"    {name} = max({step}, {least}1)")
+                step = f"max(stride(a{s.param}, {s.axis}), 1)"
+                if s.least != 1:
+                    least = dim_text(s.least)
+                    used.update(_NAME.findall(least))
+                    step = f"max({step}, {least})"
+                lines.append(f"    {name} = {step}")
         yield from reversed(lines)
 
     def kept(self) -> Iterator[str]:
