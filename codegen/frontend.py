@@ -226,8 +226,9 @@ class Typing:
             return self._read(x.id)
         function, operands = _call(x)
         args = [self.of(a) for a in operands]
-        if any(isinstance(a, ast.Call) and owns(self.of(a)) for a in operands):
-            raise _refuse(x, "memory without a name")
+        for a, t in zip(operands, args, strict=True):
+            if owns(t) and not isinstance(a, ast.Name):
+                raise _refuse(x, "memory without a name")
         return self._call(x, function, args)
 
     def _read(self, name: str) -> Type:
