@@ -113,6 +113,7 @@ def test_memory_is_given_back_once(stop: int):
     if stop < 0:
         assert (status, a.size) == (0, 16)
         expected = np.float32(0.1) * np.arange(9, dtype="f4")
+        expected[0] = 7.5  # the pointers have changed places three times
         np.testing.assert_array_equal(a[:9], expected)
     else:
         assert (status, a.size) == (1, 5)
