@@ -148,7 +148,8 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
     emitter = Emitter(p)
     source = emitter.source()
     types = signature(p, ndims)
-    compiled = compile_entry(source, "entry", types, uses_blas=emitter.uses_blas)
+    blas = emitter.uses_blas
+    compiled = compile_entry(source, "entry", types, uses_blas=blas, kernel=True)
     space: dict[str, Any] = {
         "entry": compiled.call,
         "array": np.array,

@@ -29,6 +29,7 @@ import numba
 import numpy as np
 
 from ..runtime import blas, cache, memory, vecmath
+from . import frontend
 
 NATIVE, SOURCE = ".native", ".py"
 # What generated code sees as a change of Numba's behaviour, beside its version.
@@ -101,16 +102,22 @@ def _surroundings() -> str:
     codegen = _registry.cpu_target.target_context.codegen()
     # Whatever generated code may call is part of it, imported here or not.
     runtime = sorted(Path(memory.__file__).parent.glob("*.py"))
-    files = [*runtime, Path(__file__)]
+    files = [*runtime, Path(__file__), Path(frontend.__file__)]
     ours = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     settings = [getattr(numba.core.config, name, None) for name in SETTINGS]
     versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version)
     return repr((versions, codegen.magic_tuple(), vecmath.symbols(), settings, ours))
 
 
-def key_of(source: str, entry: str, signature: tuple[Any, ...], contract: bool) -> str:
+def key_of(
+    source: str,
+    entry: str,
+    signature: tuple[Any, ...],
+    contract: bool,
+    kernel: bool = False,
+) -> str:
     """Return the key of native code: equal keys mean interchangeable code."""
-    parts = (source, entry, repr(signature), repr(contract), _surroundings())
+    parts = (source, entry, repr(signature), repr((contract, kernel)), _surroundings())
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -129,12 +136,18 @@ def _show_source(key: str, source: str) -> str:
     return filename
 
 
-def _module(key: str, source: str, filename: str) -> ModuleType:
+def _module(key: str, source: str, filename: str, entry: str | None) -> ModuleType:
+    """Make a module of source; `entry` is a kernel, of which it holds the syntax."""
     module = ModuleType(f"_retrograde_{key}")
     module.__file__ = filename
     sys.modules[module.__name__] = module
     try:
-        exec(compile(source, filename, "exec"), vars(module))
+        if entry is None:
+            exec(compile(source, filename, "exec"), vars(module))
+        else:
+            tree, syntax = frontend.stubbed(source, entry)
+            exec(compile(tree, filename, "exec"), vars(module))
+            getattr(module, entry).syntax = syntax
     except BaseException:
         del sys.modules[module.__name__]
         raise
@@ -151,7 +164,11 @@ def _options(contract: bool) -> dict[str, Any]:
 
 
 def _compile(
-    module: ModuleType, entry: str, signature: tuple[Any, ...], contract: bool
+    module: ModuleType,
+    entry: str,
+    signature: tuple[Any, ...],
+    contract: bool,
+    kernel: bool,
 ) -> Any:
     """Compile the entry; the module's other functions become its helpers."""
     options = _options(contract)
@@ -160,6 +177,8 @@ def _compile(
         if own and name != entry:
             helper = _njit(**options, no_cpython_wrapper=True)(value)
             setattr(module, name, helper)
+    if kernel:
+        options["pipeline_class"] = frontend.Compiler
     dispatcher = _njit(**options)(getattr(module, entry))
     dispatcher.compile(signature)
     return dispatcher.overloads[signature]
@@ -205,14 +224,16 @@ def compile_entry(
     *,
     uses_blas: bool = False,
     contract: bool = False,
+    kernel: bool = False,
 ) -> Compiled:
     """Compile the function `entry` of a generated module for one signature.
 
     The other functions of the module are its helpers. `contract` lets LLVM fuse
     multiplications and additions, after which ``x*x - y*y`` of equal x and y need not
-    be zero.
+    be zero. A `kernel` is written in the language of kernels, which compiles faster;
+    see `frontend`.
     """
-    key = key_of(source, entry, signature, contract)
+    key = key_of(source, entry, signature, contract, kernel)
     with _lock:
         known = _entries.get(key)
         if known is not None:
@@ -221,11 +242,11 @@ def compile_entry(
         if uses_blas:
             blas.register()
         filename = _show_source(key, source)
-        module = _module(key, source, filename)
+        module = _module(key, source, filename, entry if kernel else None)
         result = _load(key)
         loaded = result is not None
         if not loaded:
-            result = _compile(module, entry, signature, contract)
+            result = _compile(module, entry, signature, contract, kernel)
             _save(key, result)
         _count(**{"loaded" if loaded else "compiled": 1})
         compiled = Compiled(result.entry_point, source, filename, loaded, result)

@@ -18,6 +18,7 @@ from ..ir import dims
 from ..ir.dims import Call as DimCall
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.types import BOOL, F64, I64, DType
+from .invariants import Invariants
 from .nests import (
     Allocate,
     Apply,
@@ -53,8 +54,8 @@ _CALL = re.compile(r"\b([a-z_]\w*)\(")
 _NAME = re.compile(r"[a-z]\w*")
 _FLOAT = re.compile(r"(?<![\w.])\d+\.\d+(?:e[-+]?\d+)?")
 MEMORY = (
-    "address cast convert copy fill grown load offset pointer reassoc_add size store "
-    "stride"
+    "address cast convert copy fill grown load offset part pointer reassoc_add size "
+    "store stride"
 )
 ALIGN = 64  # bytes, of every buffer in the arena
 
@@ -123,6 +124,8 @@ class Emitter:
         self.uses_blas = False
         self.shared: dict[Dim, str] = {}
         self.offsets = 0
+        sizes, steps = (s for s, _, _ in p.sizes), (s.symbol for s in p.steps)
+        self.invariants = Invariants([*p.symbols, *sizes, *steps])
 
     def source(self) -> str:
         """Return the whole module."""
@@ -178,19 +181,28 @@ class Emitter:
     def head(self, body: list[str]) -> Iterator[str]:
         for s, k, axis in self.p.sizes:
             yield f"    {name_of(s)} = size(a{k}, {axis})"
-        yield from self.steps(body)
+        arena = list(self.arena())
+        named = self.invariants.names.items()
+        fixed = [f"    {name_of(s)} = {dim_text(d)}" for d, s in named]
+        yield from self.steps([*body, *fixed])
+        yield from fixed
         for b in self.p.buffers:
             if b.place in ("param", "result", "constant"):
                 yield f"    p_{b.name} = pointer({b.name})"
+        yield from arena
+
+    def arena(self) -> Iterator[str]:
         slots = arena_slots(self.p)
         if slots:
             yield "    p_arena = pointer(arena)"
             yield "    q = 0"
         for size, buffers in slots:
+            known: dict[DType, str] = {}
             for b in buffers:
-                where = f"cast(offset(p_arena, q), {type_name(b.dtype)})"
+                where = known.get(b.dtype, f"part(p_arena, q, {type_name(b.dtype)})")
                 yield f"    p_{b.name} = {where}"
-            yield f"    q += {dim_text(size)}"
+                known.setdefault(b.dtype, f"p_{b.name}")
+            yield f"    q += {self.text(size)}"
 
     def steps(self, body: list[str]) -> Iterator[str]:
         """Read the steps of parameters that the body uses."""
@@ -199,10 +211,12 @@ class Emitter:
         for s in reversed(self.p.steps):  # outer axes first: they need inner ones
             name = name_of(s.symbol)
             if name in used:
-                least = "" if s.least == 1 else f"{dim_text(s.least)}, "
-                used.update(_NAME.findall(least))
-                step = f"stride(a{s.param}, {s.axis})"
-                lines.append(f"    {name} = max({step}, {least}1)")
+                step = f"max(stride(a{s.param}, {s.axis}), 1)"
+                if s.least != 1:
+                    least = dim_text(s.least)
+                    used.update(_NAME.findall(least))
+                    step = f"max({step}, {least})"
+                lines.append(f"    {name} = {step}")
         yield from reversed(lines)
 
     def kept(self) -> Iterator[str]:
@@ -222,13 +236,17 @@ class Emitter:
                 if d in shared and d not in self.shared:
                     name = f"o{self.offsets}"
                     self.offsets += 1
-                    yield f"{indent}{name} = {dim_text(d)}"
+                    yield f"{indent}{name} = {self.text(d)}"
                     self.shared[d] = name
             yield from self.statement(s, indent)
         self.shared = outer
 
     def offset(self, d: Dim) -> str:
-        return self.shared.get(d) or dim_text(d)
+        return self.shared.get(d) or self.text(d)
+
+    def text(self, d: Dim) -> str:
+        """Print a dim that stands after the head."""
+        return dim_text(self.invariants.hoisted(d))
 
     def statement(self, s: Statement, indent: str) -> Iterator[str]:
         match s:
@@ -269,9 +287,9 @@ class Emitter:
                 yield f"{indent}    {self.failed % s.code}"
             case Move():
                 yield (
-                    f"{indent}copy(p_{s.target.name}, {dim_text(s.target_offset)}, "
-                    f"p_{s.source.name}, {dim_text(s.source_offset)}, "
-                    f"{dim_text(s.size)})"
+                    f"{indent}copy(p_{s.target.name}, {self.text(s.target_offset)}, "
+                    f"p_{s.source.name}, {self.text(s.source_offset)}, "
+                    f"{self.text(s.size)})"
                 )
             case Rotate():
                 names = [f"p_{b.name}" for b in s.buffers]
@@ -279,16 +297,16 @@ class Emitter:
                 yield f"{indent}{', '.join(names)} = {turned}"
             case Fill():
                 yield (
-                    f"{indent}fill(p_{s.buffer.name}, {dim_text(s.offset)}, "
-                    f"{dim_text(s.size)}, {self.scalar(s.value)})"
+                    f"{indent}fill(p_{s.buffer.name}, {self.text(s.offset)}, "
+                    f"{self.text(s.size)}, {self.scalar(s.value)})"
                 )
             case Allocate():
                 b = s.buffer
-                shape = f"{dim_text(b.size)}, {type_name(b.dtype)}"
+                shape = f"{self.text(b.size)}, {type_name(b.dtype)}"
                 yield f"{indent}{b.name} = empty({shape})"
                 yield f"{indent}p_{b.name} = pointer({b.name})"
             case Grow():
-                b, size = s.buffer, dim_text(s.size)
+                b, size = s.buffer, self.text(s.size)
                 yield f"{indent}if {size} > size({b.name}, 0):"
                 yield f"{indent}    {b.name} = grown({b.name}, {size})"
                 yield f"{indent}    p_{b.name} = pointer({b.name})"
@@ -300,16 +318,16 @@ class Emitter:
         i = name_of(s.index)
         deeper = indent + "    "
         if s.block:
-            stop = dim_text(s.stop)
+            stop = self.text(s.stop)
             yield f"{indent}for {i}b in range(0, {stop}, {s.block}):"
             yield from self.lines(s.opening, deeper)
             yield f"{deeper}for {i} in range({i}b, min({i}b + {s.block}, {stop})):"
             yield from self.lines(s.body, deeper + "    ")
             yield from self.lines(s.closing, deeper)
             return
-        bounds = [dim_text(s.start), dim_text(s.stop)]
+        bounds = [self.text(s.start), self.text(s.stop)]
         if s.step != 1:
-            bounds.append(dim_text(s.step))
+            bounds.append(self.text(s.step))
         elif s.start == 0:
             bounds = bounds[1:]
         yield f"{indent}for {i} in range({', '.join(bounds)}):"
@@ -326,13 +344,13 @@ class Emitter:
             match a:
                 case (Buffer() as b, where):
                     p = f"p_{b.name}"
-                    args.append(p if where == 0 else f"offset({p}, {dim_text(where)})")
+                    args.append(p if where == 0 else f"offset({p}, {self.text(where)})")
                 case bool():
                     args.append(str(a))
                 case Reg() | Lit():
                     args.append(self.scalar(a))
                 case int() | Expr():
-                    args.append(dim_text(a))
+                    args.append(self.text(a))
         return f"{name}({', '.join(args)})"
 
     # Scalars ----------------------------------------------------------------------
@@ -344,7 +362,7 @@ class Emitter:
             case Lit():
                 return self.literal(x.value, x.dtype)
             case At():
-                text = dim_text(x.dim)
+                text = self.text(x.dim)
                 return f"({text})" if isinstance(x.dim, Expr) else text
             case Load():
                 b = x.buffer

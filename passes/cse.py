@@ -3,7 +3,8 @@
 Pure Funcs only; a traced Func is returned as it is, since equal arrays are different
 memory there. Inside a region what is outside counts as computed; what was computed in
 a region is not known after it, so that two checkpoints share nothing, unless they are
-equal as a whole. One hash per node and region around it, so the cost is linear.
+equal as a whole. Memory to be written stays apart, too: tapes that were one `empty`
+would be copies of it. One hash per node and region around it, so the cost is linear.
 
     %a: f64 = sin %x        %a: f64 = sin %x
     %b: f64 = sin %x        %c: f64 = add %a, %a
@@ -80,8 +81,10 @@ class _Merger(Copier):
         regions = tuple(map(self.block, n.regions))
         new = Node(n.op, operands, n.attrs, n.results, regions, n.loc)
         inside = (m for r in regions for m in walk(r))
-        if defined_symbol(n) is not None or any(
-            m.op.kind in KEPT for m in (n, *inside)
+        if (
+            n.op.arbitrary
+            or defined_symbol(n) is not None
+            or any(m.op.kind in KEPT for m in (n, *inside))
         ):
             return new
         key = node_key(new, {})

@@ -43,6 +43,7 @@ __all__ = [
     "load",
     "load_half",
     "offset",
+    "part",
     "pointer",
     "reassoc_add",
     "reassoc_mul",
@@ -276,6 +277,27 @@ def cast(typingctx: Any, p: Any, dtype: Any) -> tuple[Signature, Emit]:
         return builder.bitcast(args[0], context.get_value_type(result))
 
     return result(p, dtype), emit
+
+
+@intrinsic
+def part(typingctx: Any, p: Any, i: Any, dtype: Any) -> tuple[Signature, Emit]:
+    """Return the pointer to elements of `dtype` that start `i` bytes after `p`.
+
+    LLVM does not learn how it was computed: the sizes of all that lies before would be
+    part of every address that it reasons about.
+    """
+    _require(_element(p, "part") == types.uint8, f"part needs a pointer to bytes: {p}")
+    is_dtype = isinstance(dtype, types.NumberClass)
+    _require(is_dtype, f"part needs a scalar type such as np.float32, not {dtype}")
+    result = types.CPointer(dtype.dtype)
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = context.get_value_type(result)
+        start = builder.bitcast(_at(builder, *args[:2]), to)
+        # No instruction at all, but one whose result could be anything.
+        return builder.asm(ir.FunctionType(to, [to]), "", "=r,0", [start], False)
+
+    return result(p, types.int64, dtype), emit
 
 
 @intrinsic
