@@ -9,6 +9,7 @@ from ..ir.errors import InternalError, IRError, RetrogradeError
 from ..ir.func import Func
 from ..ir.text import show
 from ..ir.verify import verify as check
+from .cancel import cancel
 from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
@@ -44,6 +45,7 @@ PASSES: dict[str, Pass] = {
     "partition": pullback,
     "shifts": shifts,
     "unnest": unnest,
+    "cancel": cancel,
     "fuse": fuse,
     "inline": inline,
     "reinplace": reinplace,
@@ -53,7 +55,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "unnest", "fuse", "inline", "reinplace"),
+    "lower": ("shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
 }
 
 
