@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,12 +18,18 @@ settings.load_profile("fixed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the environment before any test module is imported; workers inherit it."""
+    """Set the environment before any test module is imported; workers inherit it.
+
+    Native code is compiled anew, unless RETROGRADE_TEST_CACHE names a folder to keep it
+    in for the next run: what most of the time of a run goes into.
+    """
     if not hasattr(config, "workerinput"):
-        folder = tempfile.mkdtemp(prefix="retrograde-tests-")
+        folder = os.environ.get("RETROGRADE_TEST_CACHE")
+        if not folder:
+            folder = tempfile.mkdtemp(prefix="retrograde-tests-")
+            config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
         os.environ["RETROGRADE_CACHE_DIR"] = folder
         os.environ["RETROGRADE_VERIFY"] = "1"
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture
