@@ -380,7 +380,9 @@ class Leaves:
         pure = run_pass(trace.func(block), "functionalize")
         body = replace(pure.body, results=pure.results[: len(results)])
         pure = without_checks(replace(pure, body=body, updates=()))
-        return run_pass(run_pass(pure, "dce"), "cse")
+        for name in ("dce", "cse", "vectorize"):
+            pure = run_pass(pure, name)
+        return pure
 
     def _reaches(self, pure: Func, v: Value) -> bool:
         active = {pure.params[self._params.index(v)]}

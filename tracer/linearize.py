@@ -139,7 +139,7 @@ def _linearize_traced(
                 (seed if is_number else values)[positions[k]] = ct
         params = tuple(numbers[j] for j in wrt)
         joint = limited_vjp(
-            pure,
+            run_pass(pure, "vectorize"),
             params,
             tuple(values),
             seed=seed,

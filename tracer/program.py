@@ -20,7 +20,7 @@ from ..passes.limit import Known, limited_vjp
 from ..runtime import env
 from .location import user_location
 
-STAGES = (*manager.PIPELINES["optimize"], *manager.PIPELINES["lower"])
+STAGES = ("vectorize", *manager.PIPELINES["optimize"], *manager.PIPELINES["lower"])
 
 
 def run_pass(f: Func, name: str) -> Func:
@@ -122,7 +122,7 @@ class Program:
         for facts, program in variants:
             if all(dims.evaluate(e, symbols) >= 0 for e in facts):
                 return program
-        func = without_checks(self.func)
+        func = run_pass(without_checks(self.func), "vectorize")
         sizes, limit = Known(symbols), self.memory_limit
         joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
         program = Program(only_results(joint, len(self.func.results)), limit)

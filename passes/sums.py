@@ -1,0 +1,146 @@
+"""What a loop adds up, as sums over its iterations: products where that is possible.
+
+A sum over the new axis of a product of which one factor is a vector per iteration and
+the others are numbers is a product of a matrix by a vector; of two vectors along
+different axes, of two matrices. No array of all the products is made.
+
+    c += w[k] * a[:, k]                 a @ w
+    c += a[:, k, None] * b[k]           a @ b
+    s += x[k] * y[k]                    x @ y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..ir.func import Operand, Value, type_of
+from ..ir.ops.batch import Axis, moved
+from ..ir.types import Type
+from .independent import TERMS, Dependent, Term
+
+if TYPE_CHECKING:
+    from .vectorize import Batch
+
+Factors: TypeAlias = tuple[Operand, ...]
+Given: TypeAlias = tuple[Any, Axis]
+
+
+def total(batch: Batch, old: Any, terms: Sequence[Term]) -> Any:
+    """Return `old` and, added to it, each of the terms in every iteration."""
+    b, want = batch.b, type_of(old)
+    for sign, x in terms:
+        for s, t in _totals(batch, sign, x, want):
+            old = b.add(old, t) if s > 0 else b.subtract(old, t)
+    if type_of(old).dtype != want.dtype or type_of(old).shape != want.shape:
+        raise Dependent
+    return old
+
+
+def _totals(batch: Batch, sign: int, x: Operand, want: Type) -> list[tuple[int, Any]]:
+    """Return the sum of one term over the iterations, in parts with signs."""
+    if want.dtype.kind not in "iufc":
+        raise Dependent
+    products = _products(batch, sign, x, want)
+    found = [(s, _contracted(batch, p, want)) for s, p in products]
+    if all(t is not None for _, t in found):
+        return found
+    b = batch.b
+    v, axis = batch.operand(x)
+    v = b.cast(v, want) if isinstance(v, Value) else v
+    if axis is None:
+        shape = (batch.over.size, *type_of(v).shape)
+        if isinstance(v, Value) and v.type.shape:
+            v, axis = b.broadcast_to(v, shape=shape), 0
+        else:
+            v, axis = b.full(v, shape=shape, dtype=want.dtype), 0
+    return [(sign, b.cast(b.sum(v, axis=(axis,), keepdims=False), want))]
+
+
+def _products(
+    batch: Batch, sign: int, x: Operand, want: Type
+) -> list[tuple[int, Factors]]:
+    """Multiply out: return the products whose sum `x` is."""
+    its = batch.iterations
+    node = its.makers.get(x) if isinstance(x, Value) else None
+    if node is None or x in its.reads or node.result.type.dtype != want.dtype:
+        return [(sign, (x,))]
+    if node.op.signs:
+        found = []
+        for y, s in zip(node.operands, node.op.signs, strict=True):
+            if type_of(y).shape not in ((), node.result.type.shape):
+                return [(sign, (x,))]
+            if type_of(y).shape != node.result.type.shape:
+                return [(sign, (x,))]
+            found += _products(batch, sign * s, y, want)
+        return found if len(found) <= TERMS else [(sign, (x,))]
+    if node.op.multiplies:
+        left, right = (_products(batch, 1, y, want) for y in node.operands)
+        if len(left) * len(right) <= TERMS:
+            return [(sign * s * r, (*p, *q)) for s, p in left for r, q in right]
+    return [(sign, (x,))]
+
+
+def _contracted(batch: Batch, factors: Factors, want: Type) -> Any:
+    """Return a sum of products as one product; None where it is none."""
+    b = batch.b
+    same: list[Any] = []  # numbers that are the same in all iterations
+    each: list[Any] = []  # numbers, one per iteration
+    arrays: list[tuple[Any, int]] = []
+    for f in factors:
+        x, axis = batch.operand(f)
+        ndim = len(type_of(x).shape)
+        if axis is None:
+            if ndim:
+                return None
+            same.append(x)
+        elif ndim == 1:
+            each.append(b.cast(x, want))
+        else:
+            arrays.append((b.cast(x, want), axis))
+    if len(arrays) == 1 and each:
+        return _by_vector(b, *arrays[0], _product(b, [*each, *same]))
+    if len(arrays) == 2:
+        return _outer(b, arrays, [*same], each)
+    if not arrays and len(each) > 1:
+        return b.matmul(each[0], _product(b, [*each[1:], *same]))
+    return None
+
+
+def _product(b: Any, xs: Sequence[Any]) -> Any:
+    first, *rest = xs
+    for x in rest:
+        first = b.multiply(first, x)
+    return first
+
+
+def _by_vector(b: Any, x: Any, axis: int, weights: Any) -> Any:
+    """Return the sum of lines of a matrix, times weights."""
+    if len(b.shape(x)) != 2:
+        return None
+    return b.matmul(x, weights) if axis else b.matmul(weights, x)
+
+
+def _outer(
+    b: Any, arrays: Sequence[tuple[Any, int]], same: list[Any], each: list[Any]
+) -> Any:
+    """Return the sum of columns by rows as a product of matrices."""
+    (x, p), (y, q) = arrays
+    x, y = moved(b, x, p, 0), moved(b, y, q, 0)
+    if len(b.shape(x)) > len(b.shape(y)):
+        x, y = y, x
+    shape, other = b.shape(x), b.shape(y)
+    if len(other) != 3:
+        return None
+    if len(shape) == 2 and other[2] == 1:  # x[k] * y[k, :, None]
+        left, right = b.squeeze(y, axis=(2,)), x
+    elif len(shape) == 3 and shape[2] == 1 and other[1] == 1 and shape[1] != 1:
+        left, right = b.squeeze(x, axis=(2,)), b.squeeze(y, axis=(1,))
+    elif len(shape) == 3 and other[2] == 1 and shape[1] == 1 and other[1] != 1:
+        left, right = b.squeeze(y, axis=(2,)), b.squeeze(x, axis=(1,))
+    else:
+        return None
+    columns = moved(b, left, 0, 1)
+    if each or same:
+        columns = b.multiply(columns, _product(b, [*each, *same]))
+    return b.matmul(columns, right)
