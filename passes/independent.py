@@ -30,7 +30,7 @@ from .rules import same_operand
 from .scope import defined_symbol
 
 OTHER = Symbol("@other")
-TERMS = 64  # of one sum that are looked at
+TERMS = 64  # of one sum that are told apart
 REFUSED = (Kind.RANDOM, Kind.EXTERN, Kind.CHECK)
 Chain: TypeAlias = tuple[Node, ...]
 Term: TypeAlias = tuple[int, Operand]  # a sign and what is added
@@ -237,28 +237,30 @@ class Iterations:
         if w.chain and w.chain[-1].op.accumulates:
             return ((1, w.new),)
         want = self.type_at(carry, w.chain)
-        found: list[Term] = []
-        old: list[int] = []
 
-        def visit(x: Operand, sign: int) -> None:
+        def without_old(x: Operand, sign: int, depth: int) -> list[Term] | None:
+            """Return what is added to the old value in `x`; None where it is not in."""
             part = self.part(x)
-            if part is not None and part.carry == carry and part.state == before:
-                if same_chain(part.chain, w.chain):
-                    old.append(sign)
-                    return
+            if part is not None:
+                is_old = part.carry == carry and part.state == before
+                found = is_old and sign > 0 and same_chain(part.chain, w.chain)
+                return [] if found else None
             node = self.makers.get(x) if isinstance(x, Value) else None
-            if node is None or not node.op.signs or part is not None:
-                found.append((sign, x))
-                return
+            if node is None or not node.op.signs or not depth:
+                return None
             t = node.result.type
-            if t.dtype != want.dtype or t.shape != want.shape or len(found) > TERMS:
-                found.append((sign, x))
-                return
-            for y, s in zip(node.operands, node.op.signs, strict=True):
-                visit(y, sign * s)
+            if t.dtype != want.dtype or t.shape != want.shape:
+                return None
+            given = list(zip(node.operands, node.op.signs, strict=True))
+            for k, (y, s) in enumerate(given):
+                rest = without_old(y, sign * s, depth - 1)
+                if rest is not None:
+                    others = given[:k] + given[k + 1 :]
+                    return [*rest, *((sign * s, y) for y, s in others)]
+            return None
 
-        visit(w.new, 1)
-        return tuple(found) if old == [1] and found else None
+        found = without_old(w.new, 1, TERMS)
+        return tuple(found) if found else None
 
     def type_at(self, carry: int, chain: Chain) -> Type:
         """Return the type of the part at the end of a chain."""

@@ -60,25 +60,29 @@ def _totals(batch: Batch, sign: int, x: Operand, want: Type) -> list[tuple[int, 
 def _products(
     batch: Batch, sign: int, x: Operand, want: Type
 ) -> list[tuple[int, Factors]]:
-    """Multiply out: return the products whose sum `x` is."""
-    its = batch.iterations
-    node = its.makers.get(x) if isinstance(x, Value) else None
-    if node is None or x in its.reads or node.result.type.dtype != want.dtype:
-        return [(sign, (x,))]
-    if node.op.signs:
-        found = []
+    """Multiply out: return the products whose sum `x` is.
+
+    Only sums of products are taken apart: what is added up was rounded before. A
+    difference of given numbers may be exact and small, and stays one factor.
+    """
+    whole: list[tuple[int, Factors]] = [(sign, (x,))]
+    node = batch.iterations.makers.get(x) if isinstance(x, Value) else None
+    if node is None or x in batch.iterations.reads:
+        return whole
+    t = node.result.type
+    if t.dtype != want.dtype:
+        return whole
+    found: list[tuple[int, Factors]] = []
+    if node.op.signs and all(type_of(y).shape == t.shape for y in node.operands):
         for y, s in zip(node.operands, node.op.signs, strict=True):
-            if type_of(y).shape not in ((), node.result.type.shape):
-                return [(sign, (x,))]
-            if type_of(y).shape != node.result.type.shape:
-                return [(sign, (x,))]
             found += _products(batch, sign * s, y, want)
-        return found if len(found) <= TERMS else [(sign, (x,))]
+        rounded = len(node.operands) == 1 or all(len(p) > 1 for _, p in found)
+        return found if rounded and len(found) <= TERMS else whole
     if node.op.multiplies:
         left, right = (_products(batch, 1, y, want) for y in node.operands)
         if len(left) * len(right) <= TERMS:
             return [(sign * s * r, (*p, *q)) for s, p in left for r, q in right]
-    return [(sign, (x,))]
+    return whole
 
 
 def _contracted(batch: Batch, factors: Factors, want: Type) -> Any:
@@ -99,8 +103,10 @@ def _contracted(batch: Batch, factors: Factors, want: Type) -> Any:
         else:
             arrays.append((b.cast(x, want), axis))
     if len(arrays) == 1 and each:
+        batch.gains |= batch.is_part(arrays[0][0])
         return _by_vector(b, *arrays[0], _product(b, [*each, *same]))
     if len(arrays) == 2:
+        batch.gains = True
         return _outer(b, arrays, [*same], each)
     if not arrays and len(each) > 1:
         return b.matmul(each[0], _product(b, [*each[1:], *same]))

@@ -57,8 +57,8 @@ def vectorize(f: Func) -> Func:
     ...   return %z
     ... }''')))
     func @f(%x: f64[n], %y: f64[n]) -> f64[n] {
-      %t: f64[n] = sin %x
-      return %t
+      %t.2: f64[n] = sin %x
+      return %t.2
     }
     """
     if f.stage == "traced" or not any(n.op.kind is Kind.FOR for n in walk(f.body)):
@@ -149,30 +149,41 @@ class Batch:
         self.over = Over(_symbol(fresh_symbol("@t", b.symbols)), bounds.trips(b))
         if isinstance(self.over.size, int) and self.over.size < 2:
             raise Dependent
+        self.last = False  # whether most arrays run along their last axis
         self.index = self.running(bounds)
         self.values: dict[Value, tuple[Operand, Axis]] = {}
         self.arrays: dict[tuple[int, State], Operand] = {}
         self.made: list[Operand] = []  # with the new axis, other than views
         self.covered: list[Counter[Dim]] = []  # the shapes of parts that are touched
-        self.gains = False
+        self.parts: set[Operand] = set()  # that are views of arrays
+        self.gains = False  # a column is walked along, or a product is made of many
+        self.vectors = False  # an iteration computes arrays
 
     def running(self, bounds: Range) -> Dim:
-        """Return the index by the number of the iteration, so that arrays run up."""
+        """Return the index by the number of the iteration, so that arrays run up.
+
+        On the way, see where most arrays have the axis that runs.
+        """
         t = dims.symbol(self.over.symbol.name)
         up = dims.add(bounds.start, dims.mul(t, bounds.step))
         end = dims.add(dims.add(self.over.size, -1), dims.mul(t, -1))
         down = dims.add(bounds.start, dims.mul(end, bounds.step))
-        signs = 0
+        signs = lasts = 0
         for n in self.loop.regions[0].nodes:
-            if n.op.kind in (Kind.VIEW, Kind.SCATTER):
-                for x in indices_of(n):
-                    line = (
-                        self.over.line(self.at(x, up))
-                        if isinstance(x, dims.Expr)
-                        else None
-                    )
-                    if line is not None:
-                        signs += 1 if line[1] > 0 else -1
+            if n.op.kind not in (Kind.VIEW, Kind.SCATTER):
+                continue
+            base, given = (
+                type_of(n.operands[0]),
+                [self.at(x, up) for x in indices_of(n)],
+            )
+            lines = [self.over.line(d) for d in given if self.over.varies(d)]
+            signs += sum(1 if line[1] > 0 else -1 for line in lines if line is not None)
+            rule = view_of(n).batch
+            if lines and base.ndim > 1 and rule is not None:
+                found = rule(base, None, *given, over=self.over, **n.attrs)
+                if found is not None:
+                    lasts += 1 if found[1] == base.ndim - 1 else -1
+        self.last = lasts > 0
         return up if signs >= 0 else down
 
     def at(self, x: Any, index: Dim) -> Any:
@@ -228,6 +239,8 @@ class Batch:
         xs, axes = [x for x, _ in given], [p for _, p in given]
         if all(p is None for p in axes):
             return self.b.apply(n.op, xs, n.attrs, hint=n.result.name), None
+        if n.op.kind is Kind.ELEMENTWISE and self.last:
+            xs, axes = self.behind(xs, axes)
         rule = rule_of(n.op)
         found = (
             None
@@ -239,9 +252,28 @@ class Batch:
         out, axis = found
         self.confirm(out, axis, n.result.type)
         if n.op.kind is Kind.CONTRACTION:
-            self.gains |= None in axes or not n.result.type.shape
+            self.gains |= None in axes
         self.made.append(out)
+        self.vectors |= bool(n.result.type.shape)
         return out, axis
+
+    def behind(
+        self, xs: list[Operand], axes: list[Axis]
+    ) -> tuple[list[Operand], list[Axis]]:
+        """Put the axis behind those of arrays that are combined with one number each.
+
+        What is the same in all iterations may have the axis too, of size 1.
+        """
+        numbers = all(
+            p is None or type_of(x).ndim == 1 for x, p in zip(xs, axes, strict=True)
+        )
+        if not numbers:
+            return xs, axes
+        for k, (x, p) in enumerate(zip(xs, axes, strict=True)):
+            ndim = type_of(x).ndim
+            if p is None and ndim:
+                xs[k], axes[k] = self.b.expand_dims(x, axis=(ndim,)), ndim
+        return xs, axes
 
     def cast(self, n: Node, xs: Sequence[Any], axes: Sequence[Axis]) -> list[Any]:
         """Convert what was a Python number, of no dtype, to what the op takes."""
@@ -299,7 +331,14 @@ class Batch:
             if after is not None and axis is None:
                 self.covered.append(Counter(canonical(type_of(x).shape)))
             axis = after
+        if axis is not None:
+            self.parts.add(x)
+            self.vectors |= type_of(x).ndim > 1
         return x, axis
+
+    def is_part(self, x: Operand) -> bool:
+        """Tell whether a value lies in memory already, as a part of an array."""
+        return x in self.parts
 
     def views(
         self, x: Any, axis: Axis, n: Node
@@ -320,7 +359,7 @@ class Batch:
         steps, after = found
         if axis is None:
             cut = steps[0].attrs["axis"]
-            self.gains |= cut == t.ndim - 1
+            self.gains |= cut == t.ndim - 1 > 0
         return [(s.op, s.indices, s.attrs) for s in steps], after
 
     def array(self, carry: int, state: State) -> Operand:
@@ -341,7 +380,6 @@ class Batch:
     def write(self, x: Any, w: Write) -> Operand:
         if not w.terms:
             return self.put(x, None, w.chain, self.operand(w.new))
-        self.gains = True
         old, axis = self.through(x, None, w.chain)
         assert axis is None
         new = total(self, old, w.terms)
@@ -388,8 +426,8 @@ class Batch:
         for v in self.made:
             if isinstance(v, Value) and v in there and not self.is_covered(v.type):
                 raise Dependent
-        kinds = {n.op.kind for n in self.iterations.live}
-        if not self.gains and not kinds <= {*PLAIN}:
+        plain = all(n.op.kind in PLAIN for n in self.iterations.live)
+        if not (self.gains or plain or not self.vectors):
             raise Dependent
 
     def is_covered(self, t: Type) -> bool:

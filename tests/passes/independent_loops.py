@@ -276,15 +276,15 @@ def rank_two(c, a, b):
             c[i, : i + 1] += 1.5 * (a[: i + 1, k] * b[i, k] + b[: i + 1, k] * a[i, k])
 
 
-@loop(lambda n: ((n,), (n, 3), (n, 3)), 1)
+@loop(lambda n: ((n,), (3, n), (3, n)), 1)
 def attraction(mass, x, v):
     n = mass.shape[0]
     for i in range(n):
         for j in range(i + 1, n):
-            d = x[i] - x[j]
+            d = x[:, i] - x[:, j]
             pull = 0.1 / (d @ d + 0.01)
-            v[i] -= pull * mass[j] * d
-            v[j] += pull * mass[i] * d
+            v[:, i] -= pull * mass[j] * d
+            v[:, j] += pull * mass[i] * d
 
 
 @loop(lambda n: (("i", n), ("i", n)))
@@ -430,3 +430,14 @@ def softmax_of_rows(x):
     for i in range(x.shape[0]):
         e = np.exp(x[i] - np.max(x[i]))
         x[i] = e / np.sum(e)
+
+
+@kept(lambda n: ((n,), (n, 3), (n, 3)), 2)
+def short_rows(mass, x, v):
+    n = mass.shape[0]
+    for i in range(n):
+        for j in range(i + 1, n):
+            d = x[i] - x[j]
+            pull = 0.1 / (d @ d + 0.01)
+            v[i] -= pull * mass[j] * d
+            v[j] += pull * mass[i] * d

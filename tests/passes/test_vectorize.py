@@ -277,3 +277,19 @@ def test_narrow_sums_are_taken_in_the_dtype_of_the_carry(
     w = rng.uniform(0, 1, 7).astype(np.float32)
     with np.errstate(over="ignore"):
         assert_same(f, g, x, w, np.int32(3), np.float64(0.5))
+
+
+def small_differences(x, y, w, s):
+    for i in range(x.shape[0]):
+        s[0] += x[i] - y[i]
+        s[1] += w[i] * (x[i] - y[i])
+
+
+def test_small_differences_stay_exact(rng: np.random.Generator) -> None:
+    """Sums of large numbers, subtracted after, would have lost them."""
+    y = rng.uniform(1e9, 2e9, 50)
+    x, w, s = y + 2.0**-20, np.ones(50), np.zeros(2)
+    f = parse(rg.compile(small_differences).ir(x, y, w, s, stage="functionalize"))
+    g = vectorized(f)
+    assert loops(g) == 0
+    assert run(g, x, y, w, s)[0].tolist() == [50 * 2.0**-20] * 2
