@@ -242,9 +242,9 @@ class Iterations:
             """Return what is added to the old value in `x`; None where it is not in."""
             part = self.part(x)
             if part is not None:
-                is_old = part.carry == carry and part.state == before
-                found = is_old and sign > 0 and same_chain(part.chain, w.chain)
-                return [] if found else None
+                same = part.carry == carry and same_chain(part.chain, w.chain)
+                is_old = same and self.is_still(part, before)
+                return [] if is_old and sign > 0 else None
             node = self.makers.get(x) if isinstance(x, Value) else None
             if node is None or not node.op.signs or not depth:
                 return None
@@ -261,6 +261,15 @@ class Iterations:
 
         found = without_old(w.new, 1, TERMS)
         return tuple(found) if found else None
+
+    def is_still(self, part: Part, state: State) -> bool:
+        """Tell whether a part is the same in a state that was made from its own."""
+        known = len(part.state)
+        if state[:known] != part.state:
+            return False
+        box = self.box(part.carry, part.chain)
+        later = (self.box(part.carry, w.chain) for w in state[known:])
+        return all(apart(box, other, self.facts) for other in later)
 
     def type_at(self, carry: int, chain: Chain) -> Type:
         """Return the type of the part at the end of a chain."""
