@@ -4,8 +4,8 @@ A `for` without loops inside, whose iterations touch different parts of the carr
 only add to the same parts (`independent.py`), becomes its body once, each value with a
 new axis that has one entry per iteration (`ir/ops/batch.py`). What is the same in all
 iterations stays without it, sums become sums over the axis or products (`sums.py`).
-Loops around it follow, as long as that succeeds. Runs on pure Funcs, before they are
-differentiated and again after.
+Loops around it follow, as long as that succeeds. Before: a pure Func, simplified. Runs
+before a Func is differentiated and again after.
 
     %c2 = for j in 0..m carry(%c = %a) {      %s: f64[n,m] = ...
       %x: f64[n] = select %c, j {axis=1}
@@ -63,15 +63,12 @@ def vectorize(f: Func) -> Func:
     """
     if f.stage == "traced" or not any(n.op.kind is Kind.FOR for n in walk(f.body)):
         return f
-    after = dce(cse(simplify(f)))
-    changed = False
     while True:
-        rewriter = _Vectorizer(after)
-        new = rewriter.func(after)
+        rewriter = _Vectorizer(f)
+        new = rewriter.func(f)
         if not rewriter.changed:
-            return after if changed else f
-        changed = True
-        after = dce(cse(simplify(new)))
+            return f
+        f = dce(cse(simplify(new)))
 
 
 class _Vectorizer(ScopedBuilder):

@@ -16,6 +16,8 @@ from retrograde.ir.op import Kind
 from retrograde.ir.text import parse, show
 from retrograde.ir.verify import verify
 from retrograde.passes.functionalize import functionalize
+from retrograde.passes.manager import PIPELINES
+from retrograde.passes.manager import run as run_passes
 from retrograde.passes.vectorize import vectorize
 from retrograde.passes.vjp import vjp
 
@@ -34,7 +36,7 @@ def captured(loop: Loop, rng: np.random.Generator) -> Func:
 
 
 def vectorized(f: Func) -> Func:
-    g = vectorize(f)
+    g = vectorize(run_passes(f, PIPELINES["optimize"]))
     verify(g)
     assert show(parse(show(g))) == show(g)
     return g
@@ -197,7 +199,8 @@ def test_loops_that_run_down(stop: int, step: int, rng: np.random.Generator) -> 
 
 def kept(text: str) -> Func:
     f = parse(text)
-    assert vectorize(f) is f
+    simple = run_passes(f, PIPELINES["optimize"])
+    assert vectorize(simple) is simple
     return f
 
 
