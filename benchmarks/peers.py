@@ -2,10 +2,12 @@
 
     python -m benchmarks.peers [--only NAME ...] [--sizes N ...] [--timeout SECONDS]
 
-Needs the extra `peers`. The JAX programs are what a direct translation gives: one
-`fori_loop` over rows or columns, `.at[].set` for writes, masks where a slice grows with
-the index. Both gradients are compared before they are timed, in turn, in one process
-per program and size, with one thread and float64.
+Needs the extra `peers`. The JAX programs have a `fori_loop` for a loop, `.at[].set` for
+writes, and masks where a slice grows with the index. "JAX rows" are rewritten for JAX:
+one loop, whole rows or columns in each iteration. "JAX loops" have the loops of the
+NumPy program; where those are nested, their gradient moves the whole array in every
+iteration, and it is timed up to n = 200. All gradients are compared before they are
+timed, in turn, in one process per program and size, with one thread and float64.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from .programs import Args, Size, differentiable, find
 
 SIZES = (100, 200, 400)
 SECONDS = 3.0
+NESTED = 200  # largest size at which nested loops in JAX are timed
 SAME = 1e-8  # largest difference of gradients, relative to the largest entry
 
 Jax = Any  # an array of JAX, which mypy need not find
@@ -32,14 +35,27 @@ Jax = Any  # an array of JAX, which mypy need not find
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A program translated to JAX: results from arguments, and its size at n."""
+    """A program in JAX: results from arguments, and its size at n.
 
-    function: Callable[..., tuple[Jax, ...]]
+    `rows` works on whole rows, `loops` has the loops of the NumPy program where they
+    are others.
+    """
+
+    rows: Callable[..., tuple[Jax, ...]]
     size: Callable[[int], Size]
+    loops: Callable[..., tuple[Jax, ...]] | None = None
 
     @property
     def name(self) -> str:
-        return self.function.__name__
+        return self.rows.__name__
+
+    def forms(self, n: int) -> dict[str, Callable[..., tuple[Jax, ...]]]:
+        """Return the forms to time at a size, by name."""
+        if self.loops is None:
+            return {"rows": self.rows, "loops": self.rows}
+        if n > NESTED:
+            return {"rows": self.rows}
+        return {"rows": self.rows, "loops": self.loops}
 
 
 def cholesky(a: Jax) -> tuple[Jax, ...]:
@@ -150,18 +166,104 @@ def durbin(r: Jax, y: Jax) -> tuple[Jax, ...]:
     return (lax.fori_loop(1, n, step, start)[2],)
 
 
+def cholesky_loops(a: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    n = a.shape[0]
+    index = jnp.arange(n)
+
+    def element(i: Jax, j: Jax, a: Jax) -> Jax:
+        known = jnp.where(index < j, a[i], 0.0) @ jnp.where(index < j, a[j], 0.0)
+        return a.at[i, j].set((a[i, j] - known) / a[j, j])
+
+    def row(i: Jax, a: Jax) -> Jax:
+        inner = partial(element, i)
+        a = lax.fori_loop(0, n, lambda j, a: lax.cond(j < i, inner, keep, j, a), a)
+        left = jnp.where(index < i, a[i], 0.0)
+        return a.at[i, i].set(jnp.sqrt(a[i, i] - left @ left))
+
+    return (lax.fori_loop(0, n, row, a),)
+
+
+def keep(_: Jax, state: Jax) -> Jax:
+    """Return the state of a loop where an iteration is not one of the program's."""
+    return state
+
+
+def gramschmidt_loops(a: Jax, q: Jax, r: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    n = a.shape[1]
+
+    def other(k: Jax, j: Jax, state: Jax) -> Jax:
+        a, q, r = state
+        r = r.at[k, j].set(q[:, k] @ a[:, j])
+        return a.at[:, j].set(a[:, j] - q[:, k] * r[k, j]), q, r
+
+    def column(k: Jax, state: Jax) -> Jax:
+        a, q, r = state
+        r = r.at[k, k].set(jnp.sqrt(jnp.sum(a[:, k] * a[:, k])))
+        q = q.at[:, k].set(a[:, k] / r[k, k])
+        inner = partial(other, k)
+        return lax.fori_loop(
+            0, n, lambda j, s: lax.cond(j > k, inner, keep, j, s), (a, q, r)
+        )
+
+    return tuple(lax.fori_loop(0, n, column, (a, q, r)))
+
+
+def trmm_loops(alpha: Jax, a: Jax, b: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    m, n = b.shape
+    index = jnp.arange(m)
+
+    def row(i: Jax, b: Jax) -> Jax:
+        below = jnp.where(index > i, a[:, i], 0.0)
+
+        def element(j: Jax, b: Jax) -> Jax:
+            return b.at[i, j].set(alpha * (b[i, j] + below @ b[:, j]))
+
+        return lax.fori_loop(0, n, element, b)
+
+    return (lax.fori_loop(0, m, row, b),)
+
+
+def syrk_loops(alpha: Jax, beta: Jax, c: Jax, a: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    n, m = a.shape
+    index = jnp.arange(n)
+
+    def row(i: Jax, c: Jax) -> Jax:
+        c = c.at[i].set(jnp.where(index <= i, beta * c[i], c[i]))
+
+        def add(k: Jax, c: Jax) -> Jax:
+            return c.at[i].add(jnp.where(index <= i, alpha * a[i, k] * a[:, k], 0.0))
+
+        return lax.fori_loop(0, m, add, c)
+
+    return (lax.fori_loop(0, n, row, c),)
+
+
 PEERS = (
-    Peer(cholesky, lambda n: (n,)),
+    Peer(cholesky, lambda n: (n,), cholesky_loops),
     Peer(lu, lambda n: (n,)),
-    Peer(gramschmidt, lambda n: (n, n)),
+    Peer(gramschmidt, lambda n: (n, n), gramschmidt_loops),
     Peer(trisolv, lambda n: (n,)),
-    Peer(trmm, lambda n: (n, n)),
-    Peer(syrk, lambda n: (n, n)),
+    Peer(trmm, lambda n: (n, n), trmm_loops),
+    Peer(syrk, lambda n: (n, n), syrk_loops),
     Peer(durbin, lambda n: (n,)),
 )
 
 
-def jax_gradient(peer: Peer, wrt: tuple[int, ...], args: Args) -> Callable[..., Any]:
+def jax_gradient(
+    function: Callable[..., tuple[Jax, ...]], wrt: tuple[int, ...]
+) -> Callable[..., Any]:
     """Return `f(weights, *args)`, value and gradient by JAX, compiled."""
     import jax
     from jax import numpy as jnp
@@ -169,7 +271,7 @@ def jax_gradient(peer: Peer, wrt: tuple[int, ...], args: Args) -> Callable[..., 
     jax.config.update("jax_enable_x64", True)
 
     def objective(weights: Args, *args: Jax) -> Jax:
-        results = peer.function(*args)
+        results = function(*args)
         return sum(jnp.sum(w * r) for w, r in zip(weights, results, strict=True))
 
     both = jax.jit(jax.value_and_grad(objective, argnums=tuple(k + 1 for k in wrt)))
@@ -185,26 +287,23 @@ def child(name: str, n: int) -> dict[str, float]:
     ours = rg.value_and_grad(
         rg.compile(program.objective()), argnums=tuple(k + 1 for k in wrt)
     )
-    theirs = jax_gradient(peer, wrt, args)
-    start = cpu_seconds()
-    found = ours(weights, *args)
-    between = cpu_seconds()
-    known = theirs(weights, *args)
-    end = cpu_seconds()
-    check(found, known)
-    our_time, their_time = medians(
-        [
-            lambda: partial(ours, weights, *args),
-            lambda: partial(theirs, weights, *args),
-        ],
-        SECONDS,
-    )
-    return {
-        "ours": our_time,
-        "jax": their_time,
-        "our first": between - start,
-        "jax first": end - between,
-    }
+    forms = {f: jax_gradient(g, wrt) for f, g in peer.forms(n).items()}
+    calls = {"ours": partial(ours, weights, *args)}
+    calls |= {name: partial(f, weights, *args) for name, f in forms.items()}
+    first, found = {}, {}
+    for name, call in calls.items():
+        start = cpu_seconds()
+        found[name] = call()
+        first[f"{name} first"] = cpu_seconds() - start
+    for name in forms:
+        check(found["ours"], found[name])
+    times = medians([partial(always, call) for call in calls.values()], SECONDS)
+    return dict(zip(calls, times, strict=True)) | first
+
+
+def always(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a call that needs no preparation."""
+    return call
 
 
 def check(found: Any, known: Any) -> None:
@@ -218,6 +317,18 @@ def check(found: Any, known: Any) -> None:
         if not error <= SAME:
             what = f"gradients {k - 1}" if k else "values"
             raise MeasurementError(f"the {what} differ by {error:.1e}")
+
+
+def line(t: dict[str, float]) -> str:
+    """Return times, ratios and first calls as columns of the table."""
+    ours, rows, loops = t["ours"], t["rows"], t.get("loops")
+    nested = f"{'-':>12} {'-':>7}"
+    if loops is not None:
+        nested = f"{loops * 1e3:12.3f} {loops / ours:7.1f}"
+    return (
+        f"{ours * 1e3:9.3f} {rows * 1e3:11.3f} {rows / ours:6.1f} {nested} "
+        f"{t['ours first']:8.2f} {t['rows first']:11.2f}"
+    )
 
 
 def main() -> int:
@@ -236,8 +347,8 @@ def main() -> int:
         parser.error(f"no peer of {', '.join(sorted(unknown))}")
     print(machine("jax"))
     print(
-        f"{'gradient':12} {'n':>4} {'ours ms':>9} {'JAX ms':>9} {'JAX/ours':>8} "
-        f"{'first s':>8} {'JAX first s':>11}"
+        f"{'gradient':12} {'n':>4} {'ours ms':>9} {'JAX rows ms':>11} {'/ours':>6} "
+        f"{'JAX loops ms':>12} {'/ours':>7} {'first s':>8} {'JAX first s':>11}"
     )
     failed = False
     for peer in PEERS:
@@ -254,12 +365,7 @@ def main() -> int:
                 failed = True
                 print(f"{head} failed: {error}", flush=True)
                 continue
-            print(
-                f"{head} {t['ours'] * 1e3:9.3f} {t['jax'] * 1e3:9.3f} "
-                f"{t['jax'] / t['ours']:8.1f} {t['our first']:8.2f} "
-                f"{t['jax first']:11.2f}",
-                flush=True,
-            )
+            print(f"{head} {line(t)}", flush=True)
     return 1 if failed else 0
 
 

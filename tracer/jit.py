@@ -27,6 +27,7 @@ from .location import user_location
 from .modes import within
 from .operators import EagerOperators
 from .outcomes import Answer, Path, Raised
+from .plans import MISS, MOST, Plan, kind_of, make_plan
 from .record import array_of
 from .specialisation import (
     Specialisation,
@@ -92,6 +93,7 @@ class Compiled:
             del self.__wrapped__
         self._specialisations: dict[Hashable, list[Specialisation]] = {}
         self._signature: inspect.Signature | None = None
+        self._plans: dict[Hashable, Plan] = {}
         self.derived: dict[Hashable, Any] = {}
         self._unsettled: set[Hashable] = set()  # kinds that get no more programs
         self._hits = 0
@@ -113,6 +115,23 @@ class Compiled:
         if dispatch.active_trace() is not None:
             with within(self.memory_limit):
                 return convert(self.fn)(*args, **kwargs)
+        kind = None
+        if not kwargs:
+            leaves: list[Any] = []
+            arrays: list[int] = []
+            kind = kind_of(args, leaves, arrays)
+            plan = self._plans.get(kind)
+            if plan is not None and len(set(arrays)) == len(arrays):
+                out = plan.run(args, leaves)
+                if out is not MISS:
+                    self._hits += 1
+                    return out
+        return self._search(kind, args, kwargs)
+
+    def _search(
+        self, kind: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Find or make the specialisation of a call, run it, and keep a plan."""
         bound = self._bind(args, kwargs)
         leaves, tree = flatten_tree(bound)
         key = (tree, tuple(map(leaf_kind, leaves)), identity_pattern(leaves))
@@ -138,7 +157,23 @@ class Compiled:
                 failed.append(Failed(spec, error))
                 continue
             self._hits += before == self._misses
+            if kind is not None and key[2] is None and _is_all(bound, args):
+                self._plan(kind, spec, values, env)
             return out
+
+    def _plan(
+        self,
+        kind: Hashable,
+        spec: Specialisation,
+        values: Sequence[Any],
+        env: Mapping[Symbol, int],
+    ) -> None:
+        """Keep how calls of a kind run, unless each has to be looked at."""
+        plan = make_plan(spec, values, env)
+        if plan is not None:
+            if len(self._plans) >= MOST:
+                self._plans = {}
+            self._plans[kind] = plan
 
     def uncompiled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the function itself: NumPy's meaning for arguments that overlap."""
@@ -215,7 +250,7 @@ class Compiled:
                 "program, and each outcome is another program.\n"
                 "  hint: use np.where or a mask, or pass the value as an argument",
                 UncompiledWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         self._unsettled.add(key)
 
@@ -299,6 +334,11 @@ class Compiled:
         builds = [s.program.builds() for s in specs]
         compiled, loaded = (sum(b[k] for b in builds) for k in range(2))
         return CacheInfo(self._hits, self._misses, len(specs), compiled, loaded)
+
+
+def _is_all(bound: Any, args: tuple[Any, ...]) -> bool:
+    """Tell whether a function got these arguments and nothing else, no defaults."""
+    return len(bound[0]) == len(args) and not bound[1]
 
 
 def _is_plain(fn: Any) -> bool:

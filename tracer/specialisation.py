@@ -99,19 +99,25 @@ class Specialisation:
     constant: frozenset[int]  # results without a gradient
     keep: tuple[Any, ...]  # objects whose identity is part of the key
 
-    def values(self, leaves: Sequence[Any]) -> list[Any] | None:
-        """Return what the parameters are in this call, or None if a guard fails."""
+    def knows_state(self) -> bool:
+        """Tell whether captured constants and functions are what they were."""
         for place, x in self.constants:
             now = place.get()
             if now is not x and (type(now) is not type(x) or now != x):
-                return None
+                return False
         for place, x in self.functions:
             now = place.get()
             if getattr(now, "__code__", now) is not x:
-                return None
+                return False
         for place, expected in self.structures:
             if structure(place.get()) != expected:
-                return None
+                return False
+        return True
+
+    def values(self, leaves: Sequence[Any]) -> list[Any] | None:
+        """Return what the parameters are in this call, or None if a guard fails."""
+        if not self.knows_state():
+            return None
         values = [leaves[j] for j in self.arguments]
         for source in self.captured:
             if isinstance(source, Place):
@@ -213,6 +219,17 @@ class Specialisation:
                 results = [shown(x, i in self.constant) for i, x in enumerate(results)]
         if self.sizes:  # that only the run has told
             env = {**env, **{s: int(array_of(results[i])) for s, i in self.sizes}}
+        return self.returned(bound, values, results, env)
+
+    def returned(
+        self,
+        bound: Any,
+        values: Sequence[Any],
+        results: Sequence[Any],
+        env: Mapping[Symbol, int],
+    ) -> Any:
+        """Do what the program does besides computing, and return its result."""
+        books = self.bookkeeping
 
         def leaf(out: Out) -> Any:
             return self.leaf(out, bound, values, results, env)
