@@ -42,9 +42,10 @@ def _totals(batch: Batch, sign: int, x: Operand, want: Type) -> list[tuple[int, 
     if want.dtype.kind not in "iufc":
         raise Dependent
     products = _products(batch, sign, x, want)
-    found = [(s, _contracted(batch, p, want)) for s, p in products]
-    if all(t is not None for _, t in found):
-        return found
+    made = [_contracted(batch, p, want) for _, p in products]
+    if all(t is not None for t, _ in made):
+        batch.gains |= any(gains for _, gains in made)
+        return [(s, t) for (s, _), (t, _) in zip(products, made, strict=True)]
     b = batch.b
     v, axis = batch.operand(x)
     v = b.cast(v, want) if isinstance(v, Value) else v
@@ -85,8 +86,11 @@ def _products(
     return whole
 
 
-def _contracted(batch: Batch, factors: Factors, want: Type) -> Any:
-    """Return a sum of products as one product; None where it is none."""
+def _contracted(batch: Batch, factors: Factors, want: Type) -> tuple[Any, bool]:
+    """Return a sum of products as one product, and whether that is a gain.
+
+    The product is None where there is none.
+    """
     b = batch.b
     same: list[Any] = []  # numbers that are the same in all iterations
     each: list[Any] = []  # numbers, one per iteration
@@ -96,21 +100,21 @@ def _contracted(batch: Batch, factors: Factors, want: Type) -> Any:
         ndim = len(type_of(x).shape)
         if axis is None:
             if ndim:
-                return None
+                return None, False
             same.append(x)
         elif ndim == 1:
             each.append(b.cast(x, want))
         else:
             arrays.append((b.cast(x, want), axis))
     if len(arrays) == 1 and each:
-        batch.gains |= batch.is_part(arrays[0][0])
-        return _by_vector(b, *arrays[0], _product(b, [*each, *same]))
+        x, axis = arrays[0]
+        weights = _product(b, [*each, *same])
+        return _by_vector(b, x, axis, weights), batch.is_part(x)
     if len(arrays) == 2:
-        batch.gains = True
-        return _outer(b, arrays, [*same], each)
+        return _outer(b, arrays, same, each), True
     if not arrays and len(each) > 1:
-        return b.matmul(each[0], _product(b, [*each[1:], *same]))
-    return None
+        return b.matmul(each[0], _product(b, [*each[1:], *same])), False
+    return None, False
 
 
 def _product(b: Any, xs: Sequence[Any]) -> Any:

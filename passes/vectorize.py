@@ -303,7 +303,7 @@ class Batch:
         if axis is None and (new[1] is not None or self.runs(chain)):
             shape = (self.over.size, *type_of(x).shape)
             x, axis = self.b.broadcast_to(x, shape=shape), 0
-        out = self.put(x, axis, chain, new)
+        out = self.put(x, axis, chain, new, n.op.accumulates)
         if axis is not None:
             self.made.append(out)
         return out, axis
@@ -376,14 +376,15 @@ class Batch:
 
     def write(self, x: Any, w: Write) -> Operand:
         if not w.terms:
-            return self.put(x, None, w.chain, self.operand(w.new))
+            adds = w.chain[-1].op.accumulates
+            return self.put(x, None, w.chain, self.operand(w.new), adds)
         old, axis = self.through(x, None, w.chain)
         assert axis is None
         new = total(self, old, w.terms)
-        return self.put(x, None, w.chain, (new, None)) if w.chain else new
+        return self.put(x, None, w.chain, (new, None), False) if w.chain else new
 
     def put(
-        self, x: Any, axis: Axis, chain: Chain, new: tuple[Operand, Axis]
+        self, x: Any, axis: Axis, chain: Chain, new: tuple[Operand, Axis], adds: bool
     ) -> Operand:
         """Return `x` with `new` put into, or added to, the part of a chain."""
         n, *rest = chain
@@ -392,7 +393,7 @@ class Batch:
         for op, indices, attrs in steps if rest else steps[:-1]:
             bases.append(self.b.apply(op, (bases[-1], *indices), attrs))
         if rest:
-            inner = self.put(bases.pop(), after, tuple(rest), new)
+            inner = self.put(bases.pop(), after, tuple(rest), new, adds)
         else:
             inner, at = new
             if at is not None or after is not None:
@@ -403,7 +404,7 @@ class Batch:
                 self.covered.append(Counter(canonical(part.shape)))
                 if type_of(inner).shape:
                     inner = aligned(self.b, inner, at, part.ndim - 1 - after)
-        adds = not rest and n.op.accumulates
+        adds = adds and not rest
         for (op, indices, attrs), base in reversed(
             list(zip(steps, bases, strict=True))
         ):

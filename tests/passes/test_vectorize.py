@@ -88,6 +88,23 @@ def test_second_derivatives_are_differences(
         check_joint(joint, vjp(joint, floats(joint)), args + cts, 3)
 
 
+@pytest.mark.parametrize("loop", [*LOOPS, *KEPT], ids=lambda p: p.name)
+def test_loops_of_derivatives(loop: Loop, rng: np.random.Generator) -> None:
+    """The reverse of a loop is a loop that adds into parts of cotangents."""
+    f = captured(loop, rng)
+    if not floats(f):
+        return
+    joint = vjp(f, floats(f))
+    g = vectorized(joint)
+    for n in loop.sizes[:2]:
+        args = loop.arguments(rng, n)
+        out = run(f, *copy.deepcopy(args))
+        cts = [np.asarray(rng.normal(size=np.shape(r)))[()] for r in out]
+        kinds = [np.asarray(r).dtype.kind for r in out]
+        cts = [ct for ct, kind in zip(cts, kinds, strict=True) if kind == "f"]
+        assert_same(joint, g, *args, *cts)
+
+
 @pytest.mark.parametrize("loop", KEPT, ids=lambda p: p.name)
 def test_loops_that_depend_on_their_order_stay(
     loop: Loop, rng: np.random.Generator
@@ -280,6 +297,42 @@ def test_narrow_sums_are_taken_in_the_dtype_of_the_carry(
     w = rng.uniform(0, 1, 7).astype(np.float32)
     with np.errstate(over="ignore"):
         assert_same(f, g, x, w, np.int32(3), np.float64(0.5))
+
+
+ADDED = """
+func @f(%x: f64[n], %a: f64[n,m], %y: f64[k], %c: f64[n,m]) -> (f64[k], f64[n,m])
+    where k - 3 >= 0, m - 2 >= 0 {
+  %z: f64[k], %w: f64[n,m] = for i in 0..n carry(%p: f64[k] = %y, %q: f64[n,m] = %c) {
+    %e: f64[] = select %x, i {axis=0}
+    %r: f64[k] = select_scatter_add %p, %e, 0 {axis=0}
+    %s: f64[k] = select_scatter_add %r, 2.0, 1 {axis=0}
+    %o: f64[] = select %s, 2 {axis=0}
+    %d: f64 = subtract %o, %e
+    %t: f64[k] = select_scatter_add %s, %d, 2 {axis=0}
+    %v: f64[m] = select %a, i {axis=0}
+    %u: f64[m] = multiply %v, %e
+    %f: f64[n,m] = select_scatter_add %q, %u, i {axis=0}
+    %l: f64[m] = select %f, i {axis=0}
+    %g: f64[m] = select_scatter_add %l, %e, 1 {axis=0}
+    %h: f64[n,m] = select_scatter %f, %g, i {axis=0}
+    yield KEPT, %h
+  }
+  return %z, %w
+}
+""".replace(" -> (f64[k], f64[n,m])\n    where", " -> (f64[k], f64[n,m]) where")
+
+
+@pytest.mark.parametrize(("kept", "left"), [("%s", 0), ("%t", 1)])
+def test_additions_into_parts_of_cotangents(
+    kept: str, left: int, rng: np.random.Generator
+) -> None:
+    """What is added may be of what is there: then the order counts."""
+    f = parse(ADDED.replace("KEPT", kept))
+    g = vectorized(f)
+    assert loops(g) == left, show(g)
+    for n in (1, 4):
+        shapes = ((n,), (n, 3), (5,), (n, 3))
+        assert_same(f, g, *(rng.normal(size=s) for s in shapes))
 
 
 def small_differences(x, y, w, s):
