@@ -20,6 +20,7 @@ from .reinplace import reinplace
 from .shifts import shifts
 from .simplify import simplify
 from .unnest import unnest
+from .vectorize import vectorize
 from .vjp import vjp
 
 Pass: TypeAlias = Callable[[Func], Func]
@@ -38,6 +39,7 @@ def pullback(f: Func) -> Func:
 # Every pass under its name. Passes with arguments stand here in a usual form.
 PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
+    "vectorize": vectorize,
     "vjp": joint,
     "simplify": simplify,
     "cse": cse,
