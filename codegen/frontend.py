@@ -61,7 +61,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 }
 
 # Of integers; quicker to compile than what Numba has.
-BUILTINS = {"min": scalar.minimum, "max": scalar.maximum}
+BUILTINS = {min.__name__: scalar.minimum, max.__name__: scalar.maximum}
 
 
 def _refuse(node: ast.AST, why: str) -> Exception:
