@@ -19,6 +19,7 @@ Other names, and those that own memory, have a slot on the stack, which LLVM pro
 from __future__ import annotations
 
 import ast
+import builtins
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 }
 
 # Of integers; quicker to compile than what Numba has.
-BUILTINS = {min.__name__: scalar.minimum, max.__name__: scalar.maximum}
+BUILTINS = {min: scalar.minimum, max: scalar.maximum}
 
 
 def _refuse(node: ast.AST, why: str) -> Exception:
@@ -160,7 +161,9 @@ class Typing:
 
     def value(self, name: str) -> Any:
         """Return what a global name stands for."""
-        return self.space[name] if name in self.space else BUILTINS[name]
+        if name in self.space:
+            return self.space[name]
+        return BUILTINS[getattr(builtins, name)]
 
     # Statements -------------------------------------------------------------------
 
