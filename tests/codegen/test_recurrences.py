@@ -59,6 +59,7 @@ MACHINE: dict[str, Any] = {
     "where": lambda c, x, y: x if c else y,
     "tanh": math.tanh,
     "cast": lambda p, dtype: p.view(dtype),
+    "part": lambda p, i, dtype: p[i:].view(dtype),
     "offset": lambda p, i: p[i:],
     "float64": np.float64,
 }
