@@ -7,6 +7,14 @@ from .ir.errors import RetrogradeError
 from .tracer import autograd
 from .tracer.checkpoint import checkpoint
 from .tracer.containers import register_container
+from .tracer.functional import (
+    elementwise_grad,
+    hessian,
+    hvp,
+    jacobian,
+    jvp,
+    linearize,
+)
 from .tracer.jit import Compiled, compile
 from .tracer.modes import (
     allow_mutation_on_saved_tensors,
@@ -30,10 +38,16 @@ __all__ = [
     "checkpoint",
     "compare",
     "compile",
+    "elementwise_grad",
     "enable_grad",
     "from_numpy",
     "grad",
+    "hessian",
+    "hvp",
     "is_grad_enabled",
+    "jacobian",
+    "jvp",
+    "linearize",
     "no_grad",
     "numpy",
     "register_container",
