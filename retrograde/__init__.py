@@ -3,7 +3,8 @@
 from . import numpy
 from .compare import compare
 from .comparison import Comparison
-from .ir.errors import RetrogradeError
+from .gradcheck import check_grads, gradcheck, gradgradcheck
+from .ir.errors import GradcheckError, RetrogradeError
 from .tracer import autograd
 from .tracer.checkpoint import checkpoint
 from .tracer.containers import register_container
@@ -31,10 +32,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "Compiled",
+    "GradcheckError",
     "RetrogradeError",
     "Tensor",
     "allow_mutation_on_saved_tensors",
     "autograd",
+    "check_grads",
     "checkpoint",
     "compare",
     "compile",
@@ -42,6 +45,8 @@ __all__ = [
     "enable_grad",
     "from_numpy",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "hessian",
     "hvp",
     "is_grad_enabled",
