@@ -94,7 +94,8 @@ def _check_tangent(x: Any, t: Any, fn: Any) -> None:
             hint="give None as its tangent, or convert the argument to float64",
         )
     want = np.dtype(getattr(x, "dtype", np.float64))
-    if type(t) not in (int, float) and getattr(t, "dtype", None) != want:
+    have = want if type(t) in (int, float) else getattr(t, "dtype", np.dtype(object))
+    if have != want:
         raise DTypeError(
             what,
             location=user_location(),
