@@ -238,13 +238,10 @@ def _rows(linear: Linear, k: int, points: Sequence[Any], fn: Any) -> list[Any] |
             rule="Only floating point results can be differentiated.",
             hint="return it as aux, with has_aux=True",
         )
-
-    def pull(ct: Any) -> list[Any]:
-        return linear.pull([ct if j == k else None for j in range(len(linear.leaves))])
-
     shape = _shape(y)
     if not shape:
-        return pull(1.0)
+        return linear.pull([1.0 if j == k else None for j in range(len(linear.leaves))])
+    pull = linear.pulling(k)
     plain = not isinstance(y, Tensor)
     blocks = [_filled_with(0.0, (y.size, *_shape(x)), x, plain) for x in points]
 

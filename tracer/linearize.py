@@ -22,6 +22,7 @@ from ..ir.op import OPS
 from ..ir.types import type_of_array
 from ..passes.jvp import jvp
 from ..passes.limit import limited_vjp
+from ..passes.partition import split
 from ..passes.vjp import cotangent_type
 from . import autograd, dispatch
 from .capture import run_traced
@@ -46,13 +47,15 @@ class Linear:
     `pull(cotangents)` takes one cotangent per result leaf (None for zero) and returns
     one gradient per leaf that was asked for. `push(tangents)` takes one tangent for
     each of those (None for zero) and returns one per result leaf, None where that is
-    not a float.
+    not a float. `pulling(k)` returns a function that pulls a cotangent of result leaf
+    k alone, for many calls: what does not depend on the cotangent is computed before.
     """
 
     leaves: list[Any]
     tree: Tree
     pull: Callable[[Sequence[Any]], list[Any]]
     push: Callable[[Sequence[Any]], list[Any]]
+    pulling: Callable[[int], Callable[[Any], list[Any]]]
     write_back: Callable[[], None] = lambda: None
 
 
@@ -137,6 +140,27 @@ def _linearize_traced(
     home = outer.builder.nodes
     limit = STATE.memory_limit
 
+    def joint_of(results: Sequence[int], seed: Mapping[int, Operand]) -> Func:
+        joint = limited_vjp(
+            pure,
+            tuple(numbers[j] for j in wrt),
+            tuple(results),
+            seed=seed,
+            limit=limit,
+            sizes=outer.assumptions,
+        )
+        stages.setdefault("vjp", joint)
+        return joint
+
+    def cotangent_of(ct: Any, i: int) -> Operand:
+        return outer.operand(outer.as_cotangent(ct, type_of(pure.results[i])))
+
+    def learn(out: Sequence[Operand]) -> None:
+        """Take the results from a joint Func, which has computed them, too."""
+        if outer.builder.nodes is home:
+            for k, i in positions.items():
+                outer.replace(shown[k], outer.fresh(out[i]))
+
     def pull(cotangents: Sequence[Any]) -> list[Any]:
         seed: dict[int, Operand] = {}
         values: dict[int, Any] = {}
@@ -144,25 +168,29 @@ def _linearize_traced(
             if ct is not None and k in positions and inexact[k]:
                 is_number = isinstance(ct, int | float)
                 (seed if is_number else values)[positions[k]] = ct
-        params = tuple(numbers[j] for j in wrt)
-        joint = limited_vjp(
-            pure,
-            params,
-            tuple(values),
-            seed=seed,
-            limit=limit,
-            sizes=outer.assumptions,
-        )
-        stages.setdefault("vjp", joint)
-        cts = [
-            outer.operand(outer.as_cotangent(ct, type_of(pure.results[i])))
-            for i, ct in values.items()
-        ]
+        joint = joint_of(tuple(values), seed)
+        cts = [cotangent_of(ct, i) for i, ct in values.items()]
         out = inline(outer, joint, [*given, *cts])
-        if outer.builder.nodes is home:  # the joint Func has computed the values, too
-            for k, i in positions.items():
-                outer.replace(shown[k], outer.fresh(out[i]))
+        learn(out)
         return [outer.fresh(x) for x in out[len(pure.results) :]]
+
+    def pulling(k: int) -> Callable[[Any], list[Any]]:
+        if k not in positions:  # nothing that was computed
+            return lambda ct: pull(())
+        joint = joint_of((positions[k],), {})
+        *params, ct_param = joint.params
+        forward, backward = split(joint.nodes, (ct_param,))
+        copier = _Inliner(outer, dict(zip(params, given, strict=True)))
+        copier.append(forward)
+        count = len(pure.results)
+        learn([copier.operand(x) for x in joint.results[:count]])
+
+        def pull_one(ct: Any) -> list[Any]:
+            copier.values[ct_param] = cotangent_of(ct, positions[k])
+            copier.append(backward)
+            return [outer.fresh(copier.operand(x)) for x in joint.results[count:]]
+
+        return pull_one
 
     def push(tangents: Sequence[Any]) -> list[Any]:
         pairs = zip(wrt, tangents, strict=True)
@@ -174,9 +202,7 @@ def _linearize_traced(
             like = cotangent_type(pure.params[k].type)
             ts.append(outer.operand(outer.as_cotangent(t, like, "argument")))
         out = inline(outer, joint, [*given, *ts])
-        if outer.builder.nodes is home:
-            for k, i in positions.items():
-                outer.replace(shown[k], outer.fresh(out[i]))
+        learn(out)
         smooth = [i for i, x in enumerate(pure.results) if type_of(x).is_inexact]
         found = dict(zip(smooth, out[len(pure.results) :], strict=True))
         return [
@@ -188,7 +214,7 @@ def _linearize_traced(
             for k, x in enumerate(outs)
         ]
 
-    return Linear(shown, out_tree, pull, push)
+    return Linear(shown, out_tree, pull, push, pulling)
 
 
 class _Kept:
@@ -367,6 +393,10 @@ def _linearize_eager(
             for t, x in zip(tangents, outs, strict=True)
         ]
 
+    def pulling(k: int) -> Callable[[Any], list[Any]]:
+        count = len(outs)
+        return lambda ct: pull([ct if j == k else None for j in range(count)])
+
     def write_back() -> None:
         for array, t in held.values():
             if t._version:
@@ -376,7 +406,7 @@ def _linearize_eager(
         changes.map(lambda t: arrays.get(id(t), _shown(t, inside))).apply()
 
     shown = [_shown(x, inside) if isinstance(x, Tensor) else x for x in outs]
-    return Linear(shown, out_tree, pull, push, write_back)
+    return Linear(shown, out_tree, pull, push, pulling, write_back)
 
 
 def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:

@@ -75,9 +75,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_jacobians_and_tangents(mode, name):
-    f, args = CASES[name]
+COMPILED = ["in place", "branches", "a view", "0-d", "a scalar", "empty", "nothing"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("eager", n) for n in CASES] + [("compiled", n) for n in COMPILED],
+)
+def test_jacobians_and_tangents(kind, name):
+    mode, (f, args) = MODES[kind], CASES[name]
     argnums = tuple(range(len(args)))
     want = differences(f, *args)
     got = rg.jacobian(mode(f), argnums)(*args)
