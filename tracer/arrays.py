@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -150,6 +150,16 @@ class ArrayMethods(Fields):
         """The size of one element in bytes."""
         return self.dtype.itemsize
 
+    def as_strided(
+        self, shape: Sequence[int], strides: Sequence[int], offset: int = 0
+    ) -> Any:
+        """Return a view by strides, and an offset from the first element, in elements.
+
+        Elements may occur several times in it. Of several values that one write puts
+        into one element, the last is kept.
+        """
+        return part("functions.shapes").as_strided(self, shape, strides, offset)
+
     def flatten(self, order: str = "C") -> Any:
         """Return a 1-D copy."""
         return part("functions").FUNCTIONS[np.ravel](self, order=order).copy()
@@ -177,6 +187,17 @@ class ArrayMethods(Fields):
                 location=user_location(),
             )
         dispatch.write(self, source, kind="unsafe")
+        return self
+
+    def index_put_(
+        self, indices: Sequence[Any], values: Any, accumulate: bool = False
+    ) -> Self:
+        """Write values at index arrays, or add them, each as often as it occurs."""
+        key = tuple(indices)
+        if accumulate:
+            part("ufuncs").at(np.add, (self, key, values), {})
+        else:
+            part("index").setitem(self, key, values)
         return self
 
     def masked_fill_(self, mask: Any, value: Any) -> Self:

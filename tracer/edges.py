@@ -6,8 +6,9 @@ import weakref
 
 from . import tensor as _tensor
 from .graph import LEAVES, AccumulateGrad, Edge, Node
-from .nodes import AsStridedBackward0
-from .views import Outline
+from .modes import STATE
+from .nodes import AsStridedBackward0, view_node
+from .views import Outline, ViewStep
 
 
 def edge_of(t: _tensor.Tensor) -> Edge | None:
@@ -36,18 +37,31 @@ def _follow_base(t: _tensor.Tensor, base: _tensor.Tensor) -> None:
     """Bring the node of a view up to date after its base changed."""
     storage = base._storage
     assert storage is not None
-    if t._made_without_grad:
-        return
+    if t._made_without_grad or storage is not t._storage:
+        return  # a constant, or the base has been given other memory since
     edge = edge_of(base)
     before = t._node
     if edge is not None:
         t._leaf = False
-        t._node = AsStridedBackward0(edge, Outline(base._data), t._steps)
+        t._node = _node_of_view(edge, base, t._steps)
     elif before is not None:  # the base was detached in place
         t._node = None
     move_retained(before, t._nr, t)
     t._nr = 0
     t._seen = storage.epoch
+
+
+def _node_of_view(
+    edge: Edge, base: _tensor.Tensor, steps: tuple[ViewStep, ...]
+) -> Node:
+    """Return the node of a view of a base that was written."""
+    if not STATE.view_replay:
+        return AsStridedBackward0(edge, Outline(base._data), steps)
+    data = base._data
+    for step in steps:
+        edge = (view_node(step, data, edge), 0)
+        data = step.view(data)
+    return edge[0]
 
 
 def move_retained(before: Node | None, nr: int, t: _tensor.Tensor) -> None:

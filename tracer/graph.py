@@ -36,7 +36,7 @@ class Node:
     the outputs to those of the inputs.
     """
 
-    __slots__ = ("__weakref__", "edges", "hooks", "retains", "sequence")
+    __slots__ = ("__weakref__", "_metadata", "edges", "hooks", "retains", "sequence")
     outputs: int | ClassVar[int] = 1  # type: ignore[valid-type]
     hands_on = False  # `pull` gets a gradient that it may change
 
@@ -45,10 +45,18 @@ class Node:
         self.sequence = next(SEQUENCE)
         self.hooks: dict[int, dict[int, Callable[[Any], Any]]] | None = None
         self.retains: dict[int, weakref.ref[_tensor.Tensor]] | None = None
+        self._metadata: dict[Any, Any] | None = None
+
+    @property
+    def metadata(self) -> dict[Any, Any]:
+        """A dict for whatever users want to note about the node."""
+        if self._metadata is None:
+            self._metadata = {}
+        return self._metadata
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
-        """Where the gradients of the inputs go."""
+        """Where the gradients of the inputs go: (node, which of its outputs)."""
         return tuple((None, 0) if e is None else e for e in self.edges)
 
     def name(self) -> str:

@@ -72,6 +72,16 @@ class OpNode(Node):
         self.attrs = attrs
         self.released = False
 
+    @property
+    def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
+        """Where gradients go, for every operand that can have one."""
+        edges = dict(zip(self.positions, self.edges, strict=True))
+        return tuple(
+            edges.get(k) or (None, 0)
+            for k, rule in enumerate(self.plan.rules)
+            if k in edges or type(rule) in (Partial, Vjp)
+        )
+
     def release(self) -> None:
         if type(self.out) is Saved or any(type(x) is Saved for x in self.operands):
             self.operands = ()
@@ -132,6 +142,11 @@ class ViewNode(OpNode):
     __slots__ = ()
 
     @property
+    def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
+        """Where the gradient of what is viewed goes."""
+        return tuple(e for e in self.edges if e is not None)
+
+    @property
     def steps(self) -> tuple[ViewStep, ...]:
         return (ViewStep(self.op, tuple(self.operands[1:]), self.attrs),)
 
@@ -146,6 +161,14 @@ class ViewNode(OpNode):
         if not isinstance(b, EagerBuilder) or self.op.overlapping or is_onto(step):
             return super().pull(b, cts)
         return (Part(self.outline, (step,), cts[0]),)
+
+
+def view_node(step: ViewStep, viewed: Any, edge: Edge) -> Node:
+    """Return the node of one view of an array."""
+    op, indices, attrs = step
+    plan = plan_of(op.name, 1 + len(indices))
+    operands = (Outline(viewed), *indices)
+    return plan.node((edge,), op, plan, (0,), operands, None, attrs)
 
 
 class AsStridedBackward0(Node):
@@ -259,3 +282,19 @@ class CopySlices(Node):
         written[...] = order
         mask: Array = written == order
         return mask
+
+
+class NotImplementedBackward(Node):
+    """The node of what has no derivative: using it in a backward pass is an error."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, edges: tuple[Edge | None, ...], what: str) -> None:
+        super().__init__(edges)
+        self.what = what
+
+    def name(self) -> str:
+        return "NotImplemented"
+
+    def pull(self, b: Builder, cts: Sequence[Any]) -> Sequence[Any]:
+        raise GradientError(f"derivative for {self.what} is not implemented")

@@ -13,7 +13,7 @@ from . import tensor as _tensor
 from .edges import edge_of
 from .graph import Edge
 from .modes import STATE
-from .nodes import plan_of
+from .nodes import plan_of, view_node
 from .saved import Saved
 from .views import Array, Outline, ViewStep
 
@@ -47,9 +47,7 @@ def make_view(
     result._made_without_grad = t._made_without_grad
     edge = edge_of(t)
     if edge is not None:
-        plan = plan_of(op.name, len(data))
-        operands = (Outline(t._data), *indices)
-        result._node = plan.node((edge,), op, plan, (0,), operands, None, attrs)
+        result._node = view_node(result._steps[-1], t._data, edge)
     return result
 
 

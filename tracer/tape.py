@@ -16,7 +16,15 @@ from .pullbacks import FunctionNode, record
 from .recording import is_inexact, make_view, record_op
 from .saved import Saved
 from .views import Array, Outline, Owned, Part, ViewStep, pull_back, scatter
-from .writes import Rebase, before_writes, check_writes, prepare_write, rebase
+from .writes import (
+    Rebase,
+    before_writes,
+    check_writes,
+    prepare_write,
+    rebase,
+    replace_memory,
+    take_memory,
+)
 
 __all__ = [
     "LEAVES",
@@ -50,7 +58,9 @@ __all__ = [
     "rebase",
     "record",
     "record_op",
+    "replace_memory",
     "retain",
     "scatter",
     "set_node",
+    "take_memory",
 ]

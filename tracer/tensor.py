@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ir import ops  # noqa: F401 - defines the ops
-from ..ir.errors import GradientBreakError, GradientError, ShapeError, UnsupportedError
+from ..ir.errors import (
+    DTypeError,
+    GradientBreakError,
+    GradientError,
+    ShapeError,
+    UnsupportedError,
+)
 from ..runtime.storage import Storage
 from . import dispatch, tape
 from .arithmetic import Arithmetic
@@ -184,6 +190,16 @@ class Tensor(Arithmetic, ArrayMethods):
             self._storage.share()
         return np.array(data, dtype=dtype, copy=copy)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        data = np.asarray(self._python("DLPack capsule"))
+        if self._storage is not None:
+            self._storage.share()
+        return data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        data = np.asarray(self._python("DLPack device", breaks=False))
+        return data.__dlpack_device__()
+
     def item(self, *index: int) -> Any:
         """Return one element as a Python number, without its gradient."""
         if self._trace is not None:
@@ -349,6 +365,38 @@ class Tensor(Arithmetic, ArrayMethods):
             result: Tensor = self._trace.detach(self)
             return result
         return Tensor(self._data, self._storage)
+
+    @property
+    def data(self) -> Tensor:
+        """This without its gradient, over the same memory; writes are counted.
+
+        Assigning gives the tensor other memory and leaves its place in the graph: what
+        was saved from it stays what it was.
+        """
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if self._trace is not None:
+            raise self._on_tape("data")
+        if self._base is not None:
+            raise GradientError(
+                "a view cannot be given other memory", location=user_location()
+            )
+        source = as_tensor(value)
+        if source.dtype != self.dtype:
+            raise DTypeError(
+                f"data of {source.dtype} cannot be given to a tensor of {self.dtype}",
+                location=user_location(),
+            )
+        tape.take_memory(self, source)
+
+    def set_(self, source: Any) -> Tensor:
+        """Give this the memory of another tensor; this has no derivative."""
+        if self._trace is not None:
+            raise self._on_tape("set_")
+        tape.replace_memory(self, as_tensor(source))
+        return self
 
     def detach_(self) -> Tensor:
         """Cut this tensor off its graph, in place."""

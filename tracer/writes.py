@@ -18,7 +18,7 @@ from .edges import edge_of, set_node
 from .graph import Edge
 from .location import user_location
 from .modes import STATE
-from .nodes import CopyBackwards, CopySlices
+from .nodes import CopyBackwards, CopySlices, NotImplementedBackward
 from .recording import is_inexact
 from .views import Outline
 
@@ -44,6 +44,14 @@ def prepare_write(target: _tensor.Tensor, new: Any) -> Rebase | None:
         return None
     if not is_inexact(target._data):
         return None
+    if base is not None and base._storage is not target._storage:
+        raise MutationError(
+            "a view of memory that its base no longer has is being written.",
+            location=user_location(),
+            rule="set_ or .data has given the base other memory since the view was "
+            "made: what is written here would have no gradient",
+            hint="make the view anew, or write under rg.no_grad()",
+        )
     _check_write(target, base)
     data = new._data if is_tensor else new
     return Rebase(old, new_edge, outline_of(data))
@@ -99,6 +107,31 @@ def rebase(target: _tensor.Tensor, plan: Rebase, result: Any = None) -> None:
         return
     old = plan.old if result is None else None
     set_node(target, CopyBackwards(old, plan.new, plan.like, outline_of(target._data)))
+
+
+def replace_memory(t: _tensor.Tensor, source: _tensor.Tensor) -> None:
+    """Give a tensor the memory of another one: `set_`, which has no derivative.
+
+    Values that were saved from it stay what they were. Views of it keep the old memory,
+    and do not follow it any more.
+    """
+    if t._base is not None:
+        raise MutationError(
+            "a view cannot be given other memory", location=user_location()
+        )
+    edges = (edge_of(t), edge_of(source)) if STATE.grad else (None, None)
+    if any(e is not None for e in edges):
+        if t._leaf:
+            _check_write(t, None)
+        set_node(t, NotImplementedBackward(edges, "set_"))
+    take_memory(t, source)
+
+
+def take_memory(t: _tensor.Tensor, source: _tensor.Tensor) -> None:
+    """Let a tensor have the data and version of another one from now on."""
+    if not isinstance(source._data, np.ndarray):
+        source = _tensor.of(np.array(source._data))
+    t._data, t._storage = source._data, source._storage
 
 
 def check_writes(inputs: Sequence[Any], written: Sequence[Any]) -> None:
