@@ -16,7 +16,18 @@ from .builders import EagerBuilder
 from .graph import TWICE, Edge, Node
 from .names import node_name
 from .saved import Saved
-from .views import Array, Outline, Owned, Part, ViewStep, is_onto, pull_back, scatter
+from .views import (
+    Array,
+    Outline,
+    Owned,
+    Part,
+    ViewStep,
+    is_onto,
+    may_repeat,
+    pull_back,
+    put,
+    scatter,
+)
 
 
 class OpPlan(NamedTuple):
@@ -278,8 +289,10 @@ class CopySlices(Node):
         written: Any = np.full(self.outline.shape, -1)
         for step in self.steps:
             written = step.view(written)
+        if not may_repeat(written):
+            return None
         order = np.arange(written.size).reshape(written.shape)
-        written[...] = order
+        put(written, order)
         mask: Array = written == order
         return mask
 

@@ -41,6 +41,8 @@ def make_view(
     result._base = t if t._base is None else t._base
     result._steps = (*t._steps, ViewStep(op, indices, attrs))
     result._seen = storage.epoch
+    if op.overlapping:
+        storage.repeats = True
     if not STATE.grad:
         result._made_without_grad = True
         return result

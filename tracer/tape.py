@@ -15,7 +15,7 @@ from .nodes import AsStridedBackward0, CopyBackwards, CopySlices, OpNode, ViewNo
 from .pullbacks import FunctionNode, record
 from .recording import is_inexact, make_view, record_op
 from .saved import Saved
-from .views import Array, Outline, Owned, Part, ViewStep, pull_back, scatter
+from .views import Array, Outline, Owned, Part, ViewStep, pull_back, put, scatter
 from .writes import (
     Rebase,
     before_writes,
@@ -55,6 +55,7 @@ __all__ = [
     "move_retained",
     "prepare_write",
     "pull_back",
+    "put",
     "rebase",
     "record",
     "record_op",

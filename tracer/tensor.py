@@ -26,6 +26,7 @@ from .arrays import ArrayMethods
 from .fields import part
 from .location import user_location
 from .modes import STATE
+from .views import repeats
 
 if TYPE_CHECKING:
     from .tape import Node
@@ -478,6 +479,13 @@ def from_numpy(array: Array) -> Tensor:
     >>> a
     array([1., 1.])
     """
+    if array.flags.writeable and repeats(array):
+        raise UnsupportedError(
+            "from_numpy: an array that shows elements several times",
+            location=user_location(),
+            rule="a write into it would write elements more than once",
+            hint="wrap the array under it, and take the view from that: .as_strided",
+        )
     return wrap(array)
 
 

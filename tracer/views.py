@@ -51,6 +51,42 @@ def is_onto(step: ViewStep) -> bool:
     return scatter is not None and OPS[scatter].decompose is not None
 
 
+def may_repeat(x: Array) -> bool:
+    """Tell whether a view may show one element several times."""
+    flags = x.flags
+    if flags.c_contiguous or flags.f_contiguous:
+        return False
+    axes = zip(x.strides, x.shape, strict=True)
+    reach = x.itemsize
+    for stride, size in sorted((abs(s), d) for s, d in axes if d > 1):
+        if stride < reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def repeats(x: Array) -> bool:
+    """Tell whether a view shows one element several times."""
+    if not may_repeat(x):
+        return False
+    places: Any = 0
+    for k, (stride, size) in enumerate(zip(x.strides, x.shape, strict=True)):
+        along = stride * np.arange(size)
+        places = places + along.reshape(-1, *(1,) * (x.ndim - 1 - k))
+    return np.unique(places).size < x.size
+
+
+def put(view: Array, new: Any) -> None:
+    """Write into a view; of several values for one element, the last in C order stays.
+
+    NumPy leaves their order open.
+    """
+    if view.ndim > 1 and may_repeat(view):
+        view.flat[...] = np.broadcast_to(new, view.shape)
+    else:
+        np.copyto(view, new, casting="unsafe")
+
+
 class Part:
     """A gradient that is `ct` in one view of an array, and zero elsewhere."""
 
