@@ -77,7 +77,7 @@ PRELUDE = """
 import torch, numpy as np
 def L(*v): return torch.tensor([float(x) for x in v], requires_grad=True)
 def Z(*v): return torch.tensor([float(x) for x in v])
-def n(t): return None if t.grad_fn is None else t.grad_fn.name()
+def n(t): return t.grad_fn and t.grad_fn.name().split("::")[-1]
 def C(f): return torch.compile(f, backend="aot_eager")
 def E(f):
     try: f()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from catalogue import line
 
-from retrograde.ir.errors import MutationError
+from retrograde.ir.errors import GradientError, MutationError
 from retrograde.tracer.modes import no_grad
 from retrograde.tracer.tensor import Tensor, tensor
 
@@ -141,3 +141,117 @@ def test_a_write_under_no_grad_keeps_the_node() -> None:
     assert (name(b), b._version) == ("MulBackward0", 1)
     b.sum().backward()
     assert grad(a) == [2, 2, 2]
+
+
+@line(
+    "1.7",
+    "better",
+    """
+b=L(1,1,1)*1
+with torch.no_grad(): v=b[:2]
+print(v.requires_grad, v.grad_fn, v.is_leaf); E(lambda: v.mul_(2))
+(v*2).sum().backward(); print(v.grad)
+""",
+    torch="True None True | A view was created in no_grad mode and is being modified "
+    "inplace with grad mode enabled. | None",
+    ours="the same, but it requires no gradient, so that backward is an error",
+)
+def test_views_made_under_no_grad_may_not_be_written() -> None:
+    b = leaf(1, 1, 1) * 1
+    with no_grad():
+        v = b[:2]
+    assert (v.requires_grad, v.grad_fn, v.is_leaf) == (False, None, True)
+    with pytest.raises(MutationError, match=NO_GRAD_VIEW):
+        v.mul_(2)
+    assert (b.tolist(), b._version) == ([1, 1, 1], 0)
+    with pytest.raises(GradientError, match="does not require grad"):
+        (v * 2).sum().backward()
+
+
+@line(
+    "1.8",
+    "kept",
+    """
+b=Z(1,1,1)
+with torch.no_grad(): v=b[:2]
+E(lambda: v.mul_(L(1,1)))
+""",
+    torch="A view was created in no_grad mode",
+)
+def test_views_made_under_no_grad_may_not_take_a_gradient() -> None:
+    b = plain(1, 1, 1)
+    with no_grad():
+        v = b[:2]
+    with pytest.raises(MutationError, match=NO_GRAD_VIEW):
+        v.mul_(leaf(1, 1))
+    v.mul_(2)  # nothing requires a gradient here
+    assert b.tolist() == [2, 2, 1]
+
+
+@line(
+    "1.9",
+    "better",
+    """
+b=torch.zeros(4); v=b[:2]; b.requires_grad_(); print(v.requires_grad, v.grad_fn)
+(v*2).sum().backward(); print(b.grad)
+""",
+    torch="True None | None",
+    ours="the view follows its base: the gradient is [2, 2, 0, 0]",
+)
+def test_requires_grad_reaches_views_made_before() -> None:
+    b = plain(0, 0, 0, 0)
+    v = b[:2]
+    b.requires_grad_()
+    assert v.requires_grad
+    (v * 2).sum().backward()
+    assert grad(b) == [2, 2, 0, 0]
+
+
+@line(
+    "1.10",
+    "kept",
+    """
+b=torch.ones(4); v=b[:2].requires_grad_()
+print(v.is_leaf, v._is_view(), b.requires_grad); b.mul_(L(1,1,1,1))
+print(v.is_leaf, n(v))
+""",
+    torch="True True False | False AsStridedBackward0",
+)
+def test_a_leaf_view_turns_into_an_intermediate() -> None:
+    b = plain(1, 1, 1, 1)
+    v = b[:2].requires_grad_()
+    assert (v.is_leaf, v._is_view(), b.requires_grad) == (True, True, False)
+    b.mul_(leaf(1, 1, 1, 1))
+    assert (v.is_leaf, name(v)) == (False, "AsStridedBackward0")
+
+
+@line(
+    "1.11",
+    "kept",
+    "E(lambda: torch.zeros(2,dtype=torch.int64).requires_grad_())",
+    torch="only Tensors of floating point dtype can require gradients",
+)
+def test_integers_cannot_require_a_gradient() -> None:
+    with pytest.raises(GradientError, match=NOT_FLOAT):
+        tensor([0, 0]).requires_grad_()
+    with pytest.raises(GradientError, match=NOT_FLOAT):
+        tensor([0, 0], requires_grad=True)
+
+
+@line(
+    "1.12",
+    "kept",
+    """
+a=L(1,2)
+print(*(t.requires_grad for t in (a>0, a.long(), a.argmax(), a.floor())))
+""",
+    torch="False False False True",
+)
+def test_results_that_are_not_floats_have_no_gradient() -> None:
+    a = leaf(1, 2)
+    assert not (a > 0).requires_grad
+    assert not a.astype(int).requires_grad
+    assert not a.argmax().requires_grad
+    assert np.floor(a).requires_grad
+    np.floor(a).sum().backward()
+    assert grad(a) == [0, 0]
