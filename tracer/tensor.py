@@ -479,6 +479,8 @@ def from_numpy(array: Array) -> Tensor:
     >>> a
     array([1., 1.])
     """
+    if not isinstance(array, np.ndarray):
+        raise DTypeError(f"from_numpy: expected an ndarray, not {type(array).__name__}")
     if array.flags.writeable and repeats(array):
         raise UnsupportedError(
             "from_numpy: an array that shows elements several times",
@@ -498,5 +500,5 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     if dispatch.active_trace() is not None:
         t: Tensor = part("functions").FUNCTIONS[np.array](data, dtype=dtype).detach()
     else:
-        t = of(np.array(data._data if isinstance(data, Tensor) else data, dtype=dtype))
+        t = of(np.array(data, dtype=dtype))  # raises where a gradient would be lost
     return t.requires_grad_() if requires_grad else t

@@ -13,7 +13,7 @@ import pytest
 
 from retrograde.ir.errors import GradientBreakError, RetrogradeError
 from retrograde.tracer.modes import no_grad
-from retrograde.tracer.tensor import Tensor, tensor
+from retrograde.tracer.tensor import Tensor, as_tensor, tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -115,6 +115,8 @@ CONVERSIONS: dict[str, Callable[[Tensor], Any]] = {
     "array": lambda s: np.array(s),
     "array of a list": lambda s: np.array([s, s]),
     "float64": lambda s: np.float64(s),
+    "tensor": lambda s: tensor(s),
+    "tensor of a list": lambda s: tensor([s, s]),
     "full": lambda s: np.full(3, s),
     "sum of a list": lambda s: np.sum([s, s]),
     "ascontiguousarray": lambda s: np.ascontiguousarray(s),
@@ -136,6 +138,7 @@ def test_ways_out_of_the_graph() -> None:
     s = tensor(2.0, requires_grad=True)
     assert s.item() == s.tolist() == float(s.detach()) == s.detach().numpy() == 2.0
     assert s > 1  # a comparison has no gradient to lose
+    assert [10, 20][as_tensor(np.int64(1))] == 20
     with no_grad():
         assert float(s) == math.sqrt(4.0) == np.asarray(s)
 
