@@ -7,30 +7,37 @@ from typing import Any
 
 import numpy as np
 
+from ..ir import ops  # noqa: F401 - defines the ops
 from ..ir.op import OPS, Op
 from . import dispatch
 from .fields import Fields, part
 from .symbols import SymInt
 
+NUMBERS = frozenset((int, float))  # what is most often an operand beside a Tensor
+
 
 def _binary(name: str) -> tuple[Callable[..., Any], ...]:
     """Return the operator, reflected operator and in-place operator of an op."""
 
+    op = OPS[name]
+
     def forward(self: Fields, other: Any) -> Any:
-        if type(other) is type(self):
-            return dispatch.apply(OPS[name], (self, other))
-        return _operate(OPS[name], self, other, other)
+        if type(other) in NUMBERS or type(other) is type(self):
+            return dispatch.apply(op, (self, other))
+        return _operate(op, self, other, other)
 
     def reflected(self: Fields, other: Any) -> Any:
-        return _operate(OPS[name], other, self, other)
+        if type(other) in NUMBERS:
+            return dispatch.apply(op, (other, self))
+        return _operate(op, other, self, other)
 
     def inplace(self: Fields, other: Any) -> Any:
         operand = _operand(other)
         if operand is NotImplemented:
             return NotImplemented
         if self.type.scalar:
-            return dispatch.apply(OPS[name], (self, operand))
-        dispatch.update(OPS[name], self, operand)
+            return dispatch.apply(op, (self, operand))
+        dispatch.update(op, self, operand)
         return self
 
     return forward, reflected, inplace
@@ -68,9 +75,10 @@ def _repeating(multiply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unary(name: str) -> Callable[[Any], Any]:
+    op = OPS[name]
 
     def method(self: Fields) -> Any:
-        return dispatch.apply(OPS[name], (self,))
+        return dispatch.apply(op, (self,))
 
     return method
 

@@ -186,7 +186,10 @@ class Run:
         return any((node, nr) in captures for nr in range(node.outputs))
 
     def pull(self, node: Node, cts: Sequence[Any]) -> None:
-        if all(g is None for g in cts):
+        for g in cts:
+            if g is not None:
+                break
+        else:
             return
         try:
             grads = node.pull(self.builder, cts)

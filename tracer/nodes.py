@@ -35,9 +35,17 @@ class OpPlan(NamedTuple):
 
     node: type[OpNode]
     rules: tuple[Any, ...]  # one derivative per operand
-    reads: tuple[frozenset[int], ...]
-    names: tuple[tuple[int, ...], ...]  # what a Partial's rule is called with
+    names: tuple[tuple[int, ...], ...]  # what the rules read, in order
     variadic: bool
+    known: dict[tuple[int, ...], frozenset[int]]
+
+    def read_by(self, positions: tuple[int, ...]) -> frozenset[int]:
+        """Return what the rules of some operands read."""
+        found = self.known.get(positions)
+        if found is None:
+            found = frozenset(k for p in positions for k in self.names[p])
+            self.known[positions] = found
+        return found
 
 
 @functools.cache
@@ -49,13 +57,12 @@ def _node_class(name: str, base: type[OpNode]) -> type[OpNode]:
 def plan_of(name: str, count: int) -> OpPlan:
     """Return the plan of an op with that many operands."""
     op = OPS[name]
-    ordered = [op.reads(k, count) for k in range(count)]
     return OpPlan(
         _node_class(name, ViewNode if op.kind is Kind.VIEW else OpNode),
         tuple(map(op.derivative, range(count))),
-        tuple(map(frozenset, ordered)),
-        tuple(ordered),
+        tuple(op.reads(k, count) for k in range(count)),
         op.variadic,
+        {},
     )
 
 
@@ -94,30 +101,39 @@ class OpNode(Node):
         )
 
     def release(self) -> None:
-        if type(self.out) is Saved or any(type(x) is Saved for x in self.operands):
+        if self._saves():
             self.operands = ()
             self.out = None
             self.released = True
+
+    def _saves(self) -> bool:
+        """Tell whether anything was saved that must not be overwritten."""
+        if type(self.out) is Saved:
+            return True
+        for x in self.operands:
+            if type(x) is Saved:
+                return True
+        return False
 
     def pull(self, b: Builder, cts: Sequence[Any]) -> Sequence[Any]:
         if self.released:
             raise GradientError(TWICE)
         (ct,) = cts
-        out = self.out
-        if isinstance(b, EagerBuilder):
-            operands = [x.array(self) if type(x) is Saved else x for x in self.operands]
+        out, operands = self.out, self.operands
+        if not self._saves():
+            pass
+        elif isinstance(b, EagerBuilder):
+            operands = [x.array(self) if type(x) is Saved else x for x in operands]
             if type(out) is Saved:
                 out = out.array(self)
         else:
-            operands = [
-                x.tensor(self) if type(x) is Saved else x for x in self.operands
-            ]
+            operands = [x.tensor(self) if type(x) is Saved else x for x in operands]
             if type(out) is Saved:
                 out = out.tensor(self, 0)
         return [self._cotangent(b, k, ct, out, operands) for k in self.positions]
 
     def _cotangent(
-        self, b: Builder, position: int, ct: Any, out: Any, operands: list[Any]
+        self, b: Builder, position: int, ct: Any, out: Any, operands: Sequence[Any]
     ) -> Any:
         plan = self.plan
         rule = plan.rules[position]

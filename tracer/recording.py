@@ -62,59 +62,32 @@ def record_op(
     overwritten: Storage | None,
 ) -> None:
     """Hang the node of an op on its result, if an operand requires a gradient."""
-    tensor = _tensor.Tensor
-    edges: list[Edge | None] = []
-    positions: tuple[int, ...] = ()
+    tensor, ndarray = _tensor.Tensor, np.ndarray
+    edges: dict[int, Edge] = {}
     for k, x in enumerate(operands):
-        edge = None
-        if type(x) is tensor and (
-            x._node is not None or x._leaf or x._base is not None
-        ):
+        if type(x) is tensor:
             edge = edge_of(x)
-        edges.append(edge)
-        if edge is not None:
-            positions = (*positions, k)
-    if not positions or not is_inexact(result._data):
+            if edge is not None:
+                edges[k] = edge
+    if not edges or not is_inexact(result._data):
         return
+    positions = tuple(edges)
     plan = plan_of(op.name, len(data))
-    reads = plan.reads[positions[0]]
-    for k in positions[1:]:
-        reads = reads | plan.reads[k]
-    kept = []
+    reads = plan.read_by(positions)
+    kept: list[Any] = []
     for k, d in enumerate(data):
-        if isinstance(d, np.ndarray) and k not in reads:
-            kept.append(Outline(d))
-        elif edges[k] is None and not isinstance(d, np.ndarray):
-            kept.append(d)
-        else:
-            kept.append(_kept(operands[k], d, edges[k], k in reads, overwritten))
-    node = plan.node(
-        tuple([e for e in edges if e is not None]),
-        op,
-        plan,
-        positions,
-        kept,
-        None,
-        attrs,
-    )
+        is_array = isinstance(d, ndarray)
+        if k not in reads:
+            kept.append(Outline(d) if is_array else d)
+        elif type(operands[k]) is tensor and (is_array or k in edges):
+            kept.append(Saved(operands[k], edges.get(k), overwritten))
+        else:  # others may write into an array
+            kept.append(d.copy() if is_array else d)
+    out = result._data
     if OUT in reads:
-        node.out = Saved(result, None, None)
-    elif isinstance(result._data, np.ndarray):
-        node.out = Outline(result._data)
-    else:
-        node.out = result._data
-    result._node = node
-
-
-def _kept(
-    x: Any, data: Any, edge: Edge | None, is_read: bool, overwritten: Storage | None
-) -> Any:
-    """Return what a node keeps of an operand: the value, or its outline."""
-    is_array = isinstance(data, np.ndarray)
-    if not is_read:
-        return Outline(data) if is_array else data
-    if isinstance(x, _tensor.Tensor):
-        if not is_array and edge is None:
-            return data
-        return Saved(x, edge, overwritten)
-    return data.copy() if is_array else data  # others may write into it
+        out = Saved(result, None, None)
+    elif isinstance(out, ndarray):
+        out = Outline(out)
+    result._node = plan.node(
+        tuple(edges.values()), op, plan, positions, kept, out, attrs
+    )
