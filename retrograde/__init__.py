@@ -23,6 +23,7 @@ from .tracer.modes import (
     is_grad_enabled,
     no_grad,
     set_grad_enabled,
+    set_view_replay,
 )
 from .tracer.tensor import Tensor, from_numpy, tensor
 from .tracer.transforms import grad, value_and_grad, vjp
@@ -57,6 +58,7 @@ __all__ = [
     "numpy",
     "register_container",
     "set_grad_enabled",
+    "set_view_replay",
     "tensor",
     "value_and_grad",
     "vjp",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.build import Builder
-from ..ir.errors import RetrogradeError, UnsupportedError
+from ..ir.errors import GradientError, RetrogradeError, UnsupportedError
 from ..ir.op import OPS
 from . import dispatch
 from . import tensor as _tensor
@@ -186,7 +186,10 @@ class Run:
         return any((node, nr) in captures for nr in range(node.outputs))
 
     def pull(self, node: Node, cts: Sequence[Any]) -> None:
-        if all(g is None for g in cts):
+        for g in cts:
+            if g is not None:
+                break
+        else:
             return
         try:
             grads = node.pull(self.builder, cts)
@@ -263,6 +266,13 @@ class Run:
         g = slot.array()
         if g is None:
             return
+        if getattr(t._data, "shape", ()) != g.shape:
+            raise GradientError(
+                f"a leaf of shape {list(t.shape)} received a gradient of shape "
+                f"{list(g.shape)}",
+                rule="it was given other memory after it was used",
+                location=user_location(),
+            )
         owned = slot.owned
         if t._hooks is not None and t._hooks.before:
             g, owned = self.call_hooks(t._hooks.before.values(), g), False
