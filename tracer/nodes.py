@@ -14,7 +14,7 @@ from ..ir.op import OPS, OUT, Kind, NoDerivative, Op, Partial, Vjp
 from ..ir.types import DType
 from .builders import EagerBuilder
 from .graph import TWICE, Edge, Node
-from .names import node_name
+from .names import RANKED, node_name
 from .saved import Saved
 from .views import (
     Array,
@@ -37,6 +37,7 @@ class OpPlan(NamedTuple):
     rules: tuple[Any, ...]  # one derivative per operand
     names: tuple[tuple[int, ...], ...]  # what the rules read, in order
     variadic: bool
+    ranked: dict[tuple[int, ...], type[OpNode]]  # other nodes for these operands
     known: dict[tuple[int, ...], frozenset[int]]
 
     def read_by(self, positions: tuple[int, ...]) -> frozenset[int]:
@@ -49,8 +50,11 @@ class OpPlan(NamedTuple):
 
 
 @functools.cache
-def _node_class(name: str, base: type[OpNode]) -> type[OpNode]:
-    return type(node_name(name), (base,), {"__slots__": (), "__module__": __name__})
+def _node_class(
+    name: str, base: type[OpNode], ranks: tuple[int, ...] | None = None
+) -> type[OpNode]:
+    members = {"__slots__": (), "__module__": __name__}
+    return type(node_name(name, ranks), (base,), members)
 
 
 @functools.cache
@@ -62,6 +66,7 @@ def plan_of(name: str, count: int) -> OpPlan:
         tuple(map(op.derivative, range(count))),
         tuple(op.reads(k, count) for k in range(count)),
         op.variadic,
+        {r: _node_class(name, OpNode, r) for r in RANKED.get(name, ())},
         {},
     )
 

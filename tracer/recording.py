@@ -88,6 +88,7 @@ def record_op(
         out = Saved(result, None, None)
     elif isinstance(out, ndarray):
         out = Outline(out)
-    result._node = plan.node(
-        tuple(edges.values()), op, plan, positions, kept, out, attrs
-    )
+    node = plan.node
+    if plan.ranked:
+        node = plan.ranked.get(tuple(map(np.ndim, data)), node)
+    result._node = node(tuple(edges.values()), op, plan, positions, kept, out, attrs)
