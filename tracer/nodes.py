@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -285,7 +286,7 @@ class CopySlices(Node):
             if mask is not None:
                 new = b.where(mask, new, 0.0)
             new = b.unbroadcast(new, self.like)
-        old = None if self.edges[0] is None else scatter(b, ct, self.steps, 0.0)
+        old = None if self.edges[0] is None else self._cleared(b, ct)
         return old, new
 
     def _pull_in_place(self, b: EagerBuilder, ct: Array) -> Sequence[Any]:
@@ -299,13 +300,29 @@ class CopySlices(Node):
             new = view.copy() if mask is None else np.where(mask, view, 0.0)
             new = Owned(b.unbroadcast(new, self.like))
         if view.size and not np.may_share_memory(view, ct):
-            return Owned(scatter(b, ct, self.steps, 0.0)), new
+            return Owned(self._cleared(b, ct)), new
         view[...] = 0
         return Owned(ct), new
 
+    def _cleared(self, b: Builder, ct: Any) -> Any:
+        """Return `ct` with zeros in the part that was written."""
+        if not self._overlaps():
+            return scatter(b, ct, self.steps, 0.0)
+        # one element can be inside and outside of a view of a view that overlaps
+        shape = self.outline.shape
+        part: Any = np.arange(math.prod(shape)).reshape(shape)
+        for step in self.steps:
+            part = step.view(part)
+        kept = np.ones(math.prod(shape), bool)
+        kept[part] = False
+        return b.where(kept.reshape(shape), ct, 0.0)
+
+    def _overlaps(self) -> bool:
+        return any(step.op.overlapping for step in self.steps)
+
     def _mask(self) -> Array | None:
         """Tell which elements keep what was written, where the view overlaps."""
-        if not any(step.op.overlapping for step in self.steps):
+        if not self._overlaps():
             return None
         written: Any = np.full(self.outline.shape, -1)
         for step in self.steps:

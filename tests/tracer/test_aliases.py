@@ -193,3 +193,25 @@ def test_writes_that_repeat_elements_keep_the_last(case: Any, fortran: bool) -> 
     assert gy is not None
     np.testing.assert_allclose(gb.numpy(), slopes(lambda x: plain(x, y0), b0), **CLOSE)
     np.testing.assert_allclose(gy.numpy(), slopes(lambda x: plain(b0, x), y0), **CLOSE)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_part_of_a_view_that_overlaps_itself(create_graph: bool, order: Any) -> None:
+    a0 = np.asarray(np.arange(9.0).reshape(3, 3), order=order)
+    a, x = tensor(a0, requires_grad=True), tensor([5.0, 7.0], requires_grad=True)
+    b = a * 1
+    flat = (b if order == "C" else b.T).reshape(9)
+    assert flat._base is b
+    part = flat.as_strided((2, 2), (1, 1), 2)[0]  # elements 2 and 3, again in row 1
+    part.copy_(x)
+    weights = np.arange(1.0, 10.0).reshape(3, 3)
+    ga, gx = grad_of((b * weights).sum(), (a, x), create_graph=create_graph)
+    want = weights.copy()
+    places = (want if order == "C" else want.T).ravel()
+    assert ga is not None
+    assert gx is not None
+    assert gx.tolist() == places[2:4].tolist()
+    for k in (2, 3):
+        want[divmod(k, 3) if order == "C" else divmod(k, 3)[::-1]] = 0
+    assert ga.tolist() == want.tolist()
