@@ -69,7 +69,7 @@ def check(f: Func, args: list[Any], seed: int = 0) -> Func:
     return g
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 14))
 def test_tangents_of_random_programs(seed: int, size: int) -> None:
     try:
@@ -81,7 +81,7 @@ def test_tangents_of_random_programs(seed: int, size: int) -> None:
     check(f, arguments(f, seed), seed)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 8))
 def test_tangents_of_gradients(seed: int, size: int) -> None:
     try:
