@@ -73,6 +73,10 @@ class GradientError(RetrogradeError, RuntimeError):
     """A gradient that was asked for and cannot be given."""
 
 
+class GradcheckError(GradientError):
+    """A derivative that does not agree with differences."""
+
+
 class MemoryLimitError(RetrogradeError, MemoryError):
     """A memory limit that a gradient cannot keep; says which one it could."""
 

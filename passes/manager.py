@@ -15,6 +15,7 @@ from .dce import dce
 from .functionalize import functionalize
 from .fuse import fuse
 from .inline import inline
+from .jvp import jvp
 from .partition import partition
 from .reinplace import reinplace
 from .shifts import shifts
@@ -31,6 +32,11 @@ def joint(f: Func) -> Func:
     return vjp(f, [j for j, p in enumerate(f.params) if p.type.is_inexact], [0])
 
 
+def pushed(f: Func) -> Func:
+    """Differentiate `f` forward in all its float parameters."""
+    return jvp(f, [j for j, p in enumerate(f.params) if p.type.is_inexact])
+
+
 def pullback(f: Func) -> Func:
     """Return the backward part of the joint Func of the first result of `f`."""
     return partition(joint(f), len(f.results), 1)[1]
@@ -41,6 +47,7 @@ PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
     "vectorize": vectorize,
     "vjp": joint,
+    "jvp": pushed,
     "simplify": simplify,
     "cse": cse,
     "dce": dce,

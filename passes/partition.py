@@ -62,7 +62,7 @@ def partition(
         n_cotangents = sum(type_of(x).is_inexact for x in results)
     cut = len(joint.params) - n_cotangents
     params, cotangents = joint.params[:cut], joint.params[cut:]
-    forward, backward = _split(joint.nodes, cotangents)
+    forward, backward = split(joint.nodes, cotangents)
     b = ScopedBuilder(joint, names_in(joint))
     needed = _reachable(forward, results)
     sources = _Residuals(
@@ -83,7 +83,7 @@ def partition(
     )
 
 
-def _split(
+def split(
     nodes: Sequence[Node], cotangents: Sequence[Value]
 ) -> tuple[list[Node], list[Node]]:
     """Tell the nodes that depend on cotangents from the others."""

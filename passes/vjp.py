@@ -83,7 +83,7 @@ def differentiated(
     if cotangents is None:
         every = range(len(f.results))
         cotangents = [i for i in every if i not in seed and _is_float(f.results[i])]
-    _check(f, wrt, (*cotangents, *seed))
+    check_differentiable(f, wrt, (*cotangents, *seed))
     b = ScopedBuilder(f, names_in(f))
     reverser = Reverser(b, f, [f.params[j] for j in wrt])
     ct: Cotangents = {}
@@ -108,7 +108,7 @@ def _is_float(x: Operand) -> bool:
     return type_of(x).is_inexact
 
 
-def _check(f: Func, wrt: Sequence[int], results: Sequence[int]) -> None:
+def check_differentiable(f: Func, wrt: Sequence[int], results: Sequence[int]) -> None:
     if f.stage != "func":
         raise GradientError(f"@{f.name}: only a pure Func can be differentiated")
     for j in wrt:

@@ -3,10 +3,19 @@
 from . import numpy
 from .compare import compare
 from .comparison import Comparison
-from .ir.errors import RetrogradeError
+from .gradcheck import check_grads, gradcheck, gradgradcheck
+from .ir.errors import GradcheckError, RetrogradeError
 from .tracer import autograd
 from .tracer.checkpoint import checkpoint
 from .tracer.containers import register_container
+from .tracer.functional import (
+    elementwise_grad,
+    hessian,
+    hvp,
+    jacobian,
+    jvp,
+    linearize,
+)
 from .tracer.jit import Compiled, compile
 from .tracer.modes import (
     allow_mutation_on_saved_tensors,
@@ -14,6 +23,7 @@ from .tracer.modes import (
     is_grad_enabled,
     no_grad,
     set_grad_enabled,
+    set_view_replay,
 )
 from .tracer.tensor import Tensor, from_numpy, tensor
 from .tracer.transforms import grad, value_and_grad, vjp
@@ -23,21 +33,32 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "Compiled",
+    "GradcheckError",
     "RetrogradeError",
     "Tensor",
     "allow_mutation_on_saved_tensors",
     "autograd",
+    "check_grads",
     "checkpoint",
     "compare",
     "compile",
+    "elementwise_grad",
     "enable_grad",
     "from_numpy",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "hessian",
+    "hvp",
     "is_grad_enabled",
+    "jacobian",
+    "jvp",
+    "linearize",
     "no_grad",
     "numpy",
     "register_container",
     "set_grad_enabled",
+    "set_view_replay",
     "tensor",
     "value_and_grad",
     "vjp",

@@ -1,9 +1,14 @@
-"""Slopes of a function of one number from its values, with a bound on the doubt."""
+"""Derivatives from values alone: slopes with a bound on the doubt, and Jacobians."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 RATIO = 4.0  # of one step to the next
 
@@ -91,3 +96,59 @@ def _kink(
             return ""
         return f"one-sided slopes differ: {left:.3g} and {right:.3g}"
     return ""
+
+
+def jacobians(
+    f: Callable[[list[Array]], Sequence[Any]], xs: Sequence[Any], eps: float
+) -> list[list[Array]]:
+    """Return the derivative of every result of `f` in every array of `xs`.
+
+    By central differences with one step: `[k][j]` is that of result k in array j, with
+    a row per element of the result and a column per element of the array, in C order. A
+    complex element counts as two, its parts. `f` gets arrays that it may keep.
+
+    >>> ((j,),) = jacobians(lambda xs: [xs[0] ** 2], [np.array([1.0, 3.0])], 1e-6)
+    >>> np.round(j, 6)
+    array([[2., 0.],
+           [0., 6.]])
+    """
+    base = [np.asarray(x) for x in xs]
+    columns: list[list[list[Array]]] = []
+    for j, x in enumerate(base):
+        units = (1, 1j) if x.dtype.kind == "c" else (1,)
+        columns.append([])
+        for at in np.ndindex(x.shape):
+            for unit in units:
+                up, down = (
+                    _flat(f(_moved(base, j, at, step * unit))) for step in (eps, -eps)
+                )
+                pairs = zip(up, down, strict=True)
+                columns[j].append([(a - b) / (2 * eps) for a, b in pairs])
+    sizes = [y.size for y in _flat(f(_moved(base, 0, (), 0)))] if base else []
+    return [
+        [
+            np.stack([c[k] for c in column], axis=1) if column else np.zeros((m, 0))
+            for column in columns
+        ]
+        for k, m in enumerate(sizes)
+    ]
+
+
+def as_reals(x: Any) -> Array:
+    """Return the elements as one row of real numbers: of complex ones both parts."""
+    flat = np.ravel(np.asarray(x))
+    if flat.dtype.kind == "c":
+        return np.stack([flat.real, flat.imag], axis=1).reshape(-1)
+    return flat
+
+
+def _flat(ys: Sequence[Any]) -> list[Array]:
+    return [as_reals(y).astype(np.float64) for y in ys]
+
+
+def _moved(xs: Sequence[Array], j: int, at: tuple[int, ...], step: Any) -> list[Array]:
+    """Return copies of arrays, with one element moved."""
+    copies = [x.copy(order="K") for x in xs]
+    if step:
+        copies[j][at] += step
+    return copies

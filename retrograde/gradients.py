@@ -49,7 +49,7 @@ def gradient_rows(program: Program) -> Iterator[Row]:
         yield from _forward_rows(mode, pulls[mode], reference)
     precision = precision_of(list(program.paths(program.args)) + reference.values)
     for i in program.argnums:
-        directions = [_direction(leaf, rng) for _, leaf in leaves(program.args[i])]
+        directions = [draw_direction(leaf, rng) for _, leaf in leaves(program.args[i])]
         reached = _slope(program, reference, i, directions, cotangents, precision)
         for mode, pull in pulls.items():
             yield _slope_row(program, i, mode, pull, directions, reached, precision)
@@ -112,7 +112,7 @@ def _forward_rows(mode: Mode, pull: Pull, reference: Call) -> Iterator[Row]:
                 yield row
 
 
-def _direction(leaf: Any, rng: np.random.Generator) -> Any:
+def draw_direction(leaf: Any, rng: np.random.Generator) -> Any:
     """Draw a direction in proportion to the entries, so that signs stay as they are."""
     if not is_float(leaf):
         return None
@@ -122,7 +122,7 @@ def _direction(leaf: Any, rng: np.random.Generator) -> Any:
     return rng.standard_normal(sizes.shape) * sizes
 
 
-def _moved(
+def moved_args(
     args: tuple[Any, ...], index: int, directions: list[Any], step: float
 ) -> tuple[Any, ...]:
     remaining = iter(directions)
@@ -169,7 +169,7 @@ def _slope(
     shapes = [np.shape(leaf) for _, leaf in reference.values + reference.finals]
 
     def moved(step: float) -> float:
-        args = _moved(program.args, index, directions, step)
+        args = moved_args(program.args, index, directions, step)
         try:
             call = run_direct(program, program.plain, args)
         except Exception:  # nearby arguments may be outside what the program takes

@@ -25,12 +25,21 @@ class Storage:
     saved as a copy.
     """
 
-    __slots__ = ("_keepers", "_limit", "epoch", "last_write", "shared", "version")
+    __slots__ = (
+        "_keepers",
+        "_limit",
+        "epoch",
+        "last_write",
+        "repeats",
+        "shared",
+        "version",
+    )
 
     def __init__(self, *, shared: bool = False) -> None:
         self.version = 0
         self.epoch = 0  # bumped whenever views must look at their base again
         self.shared = shared
+        self.repeats = False  # a view shows elements several times
         self.last_write: object = None  # where; known only if something was saved
         self._keepers: list[weakref.ref[Keeper]] | None = None
         self._limit = 8

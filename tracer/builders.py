@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from ..ir.op import OPS, Op
 from ..ir.types import Type, type_of_array
 from . import dispatch
 from . import tensor as _tensor
+
+SMALL = 256  # elements that are copied sooner than a view of them is made
 
 
 class EagerBuilder(ArrayBuilder):
@@ -25,6 +28,19 @@ class EagerBuilder(ArrayBuilder):
             raise AttributeError(f"there is no op {name!r}") from None
         self.__dict__[name] = eager  # found directly from now on
         return eager
+
+    def shape(self, x: Any) -> tuple[Any, ...]:
+        return getattr(x, "shape", ())
+
+    def broadcast_like(self, x: Any, like: Any) -> Any:
+        shape = self.shape(like)
+        if self.shape(x) == shape:
+            return x
+        if math.prod(shape) > SMALL:
+            return np.broadcast_to(x, shape)
+        out = np.empty(shape, x.dtype)  # what np.broadcast_to does costs more
+        out[...] = x
+        return out
 
     def scale(self, ct: Any, factor: Any) -> Any:
         if isinstance(factor, int | float):

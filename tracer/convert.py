@@ -142,6 +142,11 @@ class Operators:
             if extra_test is not None and not extra_test():
                 break
 
+    def each(self, count: Any, body: Callable[[Any], None]) -> None:
+        """Run `body(i)` for i in `range(count)`: a loop in code of this package."""
+        for i in range(count):
+            body(i)
+
     def while_stmt(
         self,
         test: Callable[[], Any],

@@ -218,7 +218,10 @@ def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
     if STATE.copy_on_write:
         storage.release_keepers()
     try:
-        np.copyto(data, value, casting="unsafe")
+        if storage.repeats:
+            tape.put(data, value)
+        else:
+            np.copyto(data, value, casting="unsafe")
     except ValueError as error:
         if not data.flags.writeable:
             raise ReadOnlyError(

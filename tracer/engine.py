@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.build import Builder
-from ..ir.errors import RetrogradeError, UnsupportedError
+from ..ir.errors import GradientError, RetrogradeError, UnsupportedError
 from ..ir.op import OPS
 from . import dispatch
 from . import tensor as _tensor
@@ -41,8 +41,8 @@ class Slot:
 
     __slots__ = ("owned", "parts", "value")
 
-    def __init__(self) -> None:
-        self.value: Any = None
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
         self.owned = False
         self.parts: list[Part] | tuple[()] = ()
 
@@ -139,9 +139,13 @@ class Run:
             slots = self.slots[node] = [None] * node.outputs
             heapq.heappush(self.heap, (-node.sequence, node))
         slot = slots[nr]
-        if slot is None:
+        if slot is not None:
+            self.add(slot, g)
+        elif type(g) is Part or type(g) is Owned:
             slot = slots[nr] = Slot()
-        self.add(slot, g)
+            self.add(slot, g)
+        else:
+            slots[nr] = Slot(g)
 
     def add(self, slot: Slot, g: Any) -> None:
         """Add a gradient to a slot."""
@@ -163,8 +167,15 @@ class Run:
             or node.retains is not None
             or (self.captures is not None and self.captured_here(node))
         )
-        if not observed and isinstance(node, VIEWS) and self.pass_on(node, slots):
-            return
+        if not observed:
+            slot = slots[0]
+            has_parts = slot is not None and bool(slot.parts)
+            if has_parts and isinstance(node, VIEWS) and self.pass_on(node, slots):
+                return
+            if len(slots) == 1 and not node.hands_on:
+                if slot is not None and self.is_needed(node):
+                    self.pull(node, (slot.array() if has_parts else slot.value,))
+                return
         cts: list[Any] = []
         for nr, slot in enumerate(slots):
             if slot is None:
@@ -177,8 +188,13 @@ class Run:
                 cts.append(slot.mine())
             else:
                 cts.append(slot.array())
-        if self.needed is None or any(e and e[0] in self.needed for e in node.edges):
+        if self.is_needed(node):
             self.pull(node, cts)
+
+    def is_needed(self, node: Node) -> bool:
+        """Tell whether the gradients of the inputs of a node are wanted."""
+        needed = self.needed
+        return needed is None or any(e and e[0] in needed for e in node.edges)
 
     def captured_here(self, node: Node) -> bool:
         """Tell whether the gradient of an output of a node is captured."""
@@ -186,7 +202,10 @@ class Run:
         return any((node, nr) in captures for nr in range(node.outputs))
 
     def pull(self, node: Node, cts: Sequence[Any]) -> None:
-        if all(g is None for g in cts):
+        for g in cts:
+            if g is not None:
+                break
+        else:
             return
         try:
             grads = node.pull(self.builder, cts)
@@ -263,6 +282,13 @@ class Run:
         g = slot.array()
         if g is None:
             return
+        if getattr(t._data, "shape", ()) != g.shape:
+            raise GradientError(
+                f"a leaf of shape {list(t.shape)} received a gradient of shape "
+                f"{list(g.shape)}",
+                rule="it was given other memory after it was used",
+                location=user_location(),
+            )
         owned = slot.owned
         if t._hooks is not None and t._hooks.before:
             g, owned = self.call_hooks(t._hooks.before.values(), g), False

@@ -1,4 +1,6 @@
-"""Run a function at a point and give its pullback: on the tape, or inside a capture.
+"""Run a function at a point and give its derivative there, as a linear map.
+
+It can be pulled (reverse mode) and pushed (forward mode), on the tape or in a capture.
 
 Inside a capture the function is traced into a Func of its own, made pure and
 differentiated there, and the result is inlined. Either way it runs on private copies.
@@ -18,7 +20,10 @@ from ..ir.errors import GradientError
 from ..ir.func import Block, Copier, Func, Node, Operand, Value, type_of
 from ..ir.op import OPS
 from ..ir.types import type_of_array
+from ..passes.jvp import jvp
 from ..passes.limit import limited_vjp
+from ..passes.partition import split
+from ..passes.vjp import cotangent_type
 from . import autograd, dispatch
 from .capture import run_traced
 from .containers import Tree, flatten_tree, unflatten_tree
@@ -37,15 +42,20 @@ from .values import transforming
 
 @dataclass(slots=True)
 class Linear:
-    """A function at a point: the leaves of its result, and its pullback.
+    """A function at a point: the leaves of its result, and its derivative.
 
     `pull(cotangents)` takes one cotangent per result leaf (None for zero) and returns
-    one gradient per leaf that was asked for.
+    one gradient per leaf that was asked for. `push(tangents)` takes one tangent for
+    each of those (None for zero) and returns one per result leaf, None where that is
+    not a float. `pulling(k)` returns a function that pulls a cotangent of result leaf
+    k alone, for many calls: what does not depend on the cotangent is computed before.
     """
 
     leaves: list[Any]
     tree: Tree
     pull: Callable[[Sequence[Any]], list[Any]]
+    push: Callable[[Sequence[Any]], list[Any]]
+    pulling: Callable[[int], Callable[[Any], list[Any]]]
     write_back: Callable[[], None] = lambda: None
 
 
@@ -130,6 +140,27 @@ def _linearize_traced(
     home = outer.builder.nodes
     limit = STATE.memory_limit
 
+    def joint_of(results: Sequence[int], seed: Mapping[int, Operand]) -> Func:
+        joint = limited_vjp(
+            vectorized(pure),
+            tuple(numbers[j] for j in wrt),
+            tuple(results),
+            seed=seed,
+            limit=limit,
+            sizes=outer.assumptions,
+        )
+        stages.setdefault("vjp", joint)
+        return joint
+
+    def cotangent_of(ct: Any, i: int) -> Operand:
+        return outer.operand(outer.as_cotangent(ct, type_of(pure.results[i])))
+
+    def learn(out: Sequence[Operand]) -> None:
+        """Take the results from a joint Func, which has computed them, too."""
+        if outer.builder.nodes is home:
+            for k, i in positions.items():
+                outer.replace(shown[k], outer.fresh(out[i]))
+
     def pull(cotangents: Sequence[Any]) -> list[Any]:
         seed: dict[int, Operand] = {}
         values: dict[int, Any] = {}
@@ -137,27 +168,53 @@ def _linearize_traced(
             if ct is not None and k in positions and inexact[k]:
                 is_number = isinstance(ct, int | float)
                 (seed if is_number else values)[positions[k]] = ct
-        params = tuple(numbers[j] for j in wrt)
-        joint = limited_vjp(
-            vectorized(pure),
-            params,
-            tuple(values),
-            seed=seed,
-            limit=limit,
-            sizes=outer.assumptions,
-        )
-        stages.setdefault("vjp", joint)
-        cts = [
-            outer.operand(outer.as_cotangent(ct, type_of(pure.results[i])))
-            for i, ct in values.items()
-        ]
+        joint = joint_of(tuple(values), seed)
+        cts = [cotangent_of(ct, i) for i, ct in values.items()]
         out = inline(outer, joint, [*given, *cts])
-        if outer.builder.nodes is home:  # the joint Func has computed the values, too
-            for k, i in positions.items():
-                outer.replace(shown[k], outer.fresh(out[i]))
+        learn(out)
         return [outer.fresh(x) for x in out[len(pure.results) :]]
 
-    return Linear(shown, out_tree, pull)
+    def pulling(k: int) -> Callable[[Any], list[Any]]:
+        if k not in positions:  # nothing that was computed
+            return lambda ct: pull(())
+        joint = joint_of((positions[k],), {})
+        *params, ct_param = joint.params
+        forward, backward = split(joint.nodes, (ct_param,))
+        copier = _Inliner(outer, dict(zip(params, given, strict=True)))
+        copier.append(forward)
+        count = len(pure.results)
+        learn([copier.operand(x) for x in joint.results[:count]])
+
+        def pull_one(ct: Any) -> list[Any]:
+            copier.values[ct_param] = cotangent_of(ct, positions[k])
+            copier.append(backward)
+            return [outer.fresh(copier.operand(x)) for x in joint.results[count:]]
+
+        return pull_one
+
+    def push(tangents: Sequence[Any]) -> list[Any]:
+        pairs = zip(wrt, tangents, strict=True)
+        by_param = {numbers[j]: t for j, t in pairs if t is not None}
+        joint = jvp(vectorized(pure), tuple(by_param))
+        stages.setdefault("jvp", joint)
+        ts = []
+        for k, t in by_param.items():
+            like = cotangent_type(pure.params[k].type)
+            ts.append(outer.operand(outer.as_cotangent(t, like, "argument")))
+        out = inline(outer, joint, [*given, *ts])
+        learn(out)
+        smooth = [i for i, x in enumerate(pure.results) if type_of(x).is_inexact]
+        found = dict(zip(smooth, out[len(pure.results) :], strict=True))
+        return [
+            outer.fresh(found[positions[k]])
+            if inexact.get(k)
+            else 0.0
+            if isinstance(x, float)
+            else None
+            for k, x in enumerate(outs)
+        ]
+
+    return Linear(shown, out_tree, pull, push, pulling)
 
 
 class _Kept:
@@ -301,7 +358,44 @@ def _linearize_eager(
             allow_unused=True,
             materialize_grads=True,
         )
-        return [_shown(g, inside) for g in grads]
+        return [_like(g, x, inside) for g, x in zip(grads, points, strict=True)]
+
+    def push(tangents: Sequence[Any]) -> list[Any]:
+        """Pull cotangents that are variables, and pull what that is linear in them."""
+        smooth = [x for x in outs if isinstance(x, Tensor) and x.requires_grad]
+        pairs = [(inputs[j], t) for j, t in zip(wrt, tangents, strict=True)]
+        points = [x for x, t in pairs if t is not None]
+        ts = [_cotangent(t, x, "argument") for x, t in pairs if t is not None]
+        found: Mapping[int, Any] = {}
+        if smooth and points:
+            cts = [_zeros(x).requires_grad_() for x in smooth]
+            grads = autograd.grad(
+                smooth,
+                points,
+                cts,
+                retain_graph=True,
+                create_graph=True,
+                allow_unused=True,
+            )
+            kept = [(g, t) for g, t in zip(grads, ts, strict=True) if g is not None]
+            pushed = autograd.grad(
+                [g for g, _ in kept],
+                cts,
+                [t for _, t in kept],
+                create_graph=create_graph,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            found = {id(x): t for x, t in zip(smooth, pushed, strict=True)}
+        tangents = [found.get(id(x), _no_change(x)) for x in outs]
+        return [
+            _like(t, x, inside) if isinstance(x, Tensor) else t
+            for t, x in zip(tangents, outs, strict=True)
+        ]
+
+    def pulling(k: int) -> Callable[[Any], list[Any]]:
+        count = len(outs)
+        return lambda ct: pull([ct if j == k else None for j in range(count)])
 
     def write_back() -> None:
         for array, t in held.values():
@@ -312,7 +406,7 @@ def _linearize_eager(
         changes.map(lambda t: arrays.get(id(t), _shown(t, inside))).apply()
 
     shown = [_shown(x, inside) if isinstance(x, Tensor) else x for x in outs]
-    return Linear(shown, out_tree, pull, write_back)
+    return Linear(shown, out_tree, pull, push, pulling, write_back)
 
 
 def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
@@ -345,23 +439,37 @@ def _shown(x: Any, inside: bool) -> Any:
     return x._data
 
 
+def _like(g: Any, x: Tensor, inside: bool) -> Any:
+    """Return the gradient of an input: that of a scalar is a scalar."""
+    g = _shown(g, inside)
+    is_array = isinstance(x._data, np.ndarray)
+    return g[()] if isinstance(g, np.ndarray) and not is_array else g
+
+
 def _zeros(x: Tensor) -> Tensor:
     data = np.zeros_like(x._data) if isinstance(x._data, np.ndarray) else 0.0 * x._data
     return of(data)
 
 
-def _cotangent(ct: Any, like: Tensor) -> Tensor:
-    """Return a cotangent with the type of the result it belongs to."""
-    if isinstance(ct, Tensor):
+def _no_change(x: Any) -> Any:
+    """Return the tangent of a result that depends on no argument, if it is a float."""
+    if isinstance(x, Tensor):
+        return _zeros(x) if x.dtype.kind in "fc" else None
+    if isinstance(x, np.ndarray | np.generic):
+        return np.zeros_like(x) if x.dtype.kind in "fc" else None
+    return 0.0 if isinstance(x, float) else None
+
+
+def _cotangent(ct: Any, like: Tensor, what: str = "result") -> Tensor:
+    """Return a cotangent with the type of the result it belongs to; or a tangent."""
+    if isinstance(ct, Tensor) and ct.shape == like.shape:
         return ct
-    data = np.asarray(ct, like.dtype)
+    data = np.asarray(ct if not isinstance(ct, Tensor) else ct._data, like.dtype)
     if data.shape != like.shape:
+        name = "cotangent" if what == "result" else "tangent"
         raise GradientError(
-            f"a cotangent {type_of_array(data)} for a result {like.type}",
+            f"a {name} {type_of_array(data)} for the {what} {like.type}",
             location=user_location(),
-            rule="A cotangent has the shape of its result.",
+            rule=f"A {name} has the shape of its {what}.",
         )
     return of(data)
-
-
-# ---------------------------------------------------------------- public transforms

@@ -16,6 +16,7 @@ T = TypeVar("T")
 class _Modes(threading.local):
     grad = True
     copy_on_write = False
+    view_replay = False
     memory_limit: int | None = None  # of gradients that are captured, in bytes
 
 
@@ -113,21 +114,15 @@ class enable_grad(_Mode):
         super().__init__(True)
 
 
-class set_grad_enabled(_Mode):
-    """Switch recording on or off, at once and, as context manager, until its end.
-
-    >>> with set_grad_enabled(False):
-    ...     is_grad_enabled()
-    False
-    """
+class _Switch(_Mode):
+    """A mode that is set at once, and back at the end of a `with` block."""
 
     __slots__ = ("_first",)
-    _field = "grad"
 
     def __init__(self, mode: bool) -> None:
         super().__init__(mode)
-        self._first: bool | None = STATE.grad
-        STATE.grad = mode
+        self._first: bool | None = getattr(STATE, self._field)
+        setattr(STATE, self._field, mode)
 
     def __enter__(self) -> None:
         if self._first is None:
@@ -138,15 +133,41 @@ class set_grad_enabled(_Mode):
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         if self._first is not None:
-            STATE.grad = self._first
+            setattr(STATE, self._field, self._first)
         return super().__call__(function)
 
     @classmethod
     def _again(cls, value: bool) -> _Mode:
         again = super()._again(value)
-        assert isinstance(again, set_grad_enabled)
+        assert isinstance(again, _Switch)
         again._first = None
         return again
+
+
+class set_grad_enabled(_Switch):
+    """Switch recording on or off, at once and, as context manager, until its end.
+
+    >>> with set_grad_enabled(False):
+    ...     is_grad_enabled()
+    False
+    """
+
+    __slots__ = ()
+    _field = "grad"
+
+
+class set_view_replay(_Switch):
+    """Choose what views become when their base is written: their ops, or one node.
+
+    By default such a view has one `AsStridedBackward0`. With replay it has the nodes of
+    the views that led to it, on the new base. The gradients are the same.
+
+    >>> with set_view_replay(True):
+    ...     pass
+    """
+
+    __slots__ = ()
+    _field = "view_replay"
 
 
 class allow_mutation_on_saved_tensors(_Mode):

@@ -40,16 +40,22 @@ STEMS: dict[str, tuple[str, ...]] = {
     "Unsqueeze": ("expand_dims",),
     "View": ("reshape",),
 }
+# PyTorch has a function for each of these ranks of the operands.
+RANKED: dict[str, dict[tuple[int, ...], str]] = {
+    "matmul": {(2, 2): "Mm", (2, 1): "Mv", (1, 1): "Dot"},
+}
 TORCH_NAMES = {op: stem for stem, ops in STEMS.items() for op in ops}
 
 
-def node_name(op_name: str) -> str:
-    """Return the class name of an op's nodes.
+def node_name(op_name: str, ranks: tuple[int, ...] | None = None) -> str:
+    """Return the class name of an op's nodes, perhaps for some ranks of its operands.
 
-    >>> node_name("multiply"), node_name("slice_scatter")
-    ('MulBackward0', 'SliceScatterBackward0')
+    >>> node_name("multiply"), node_name("slice_scatter"), node_name("matmul", (2, 1))
+    ('MulBackward0', 'SliceScatterBackward0', 'MvBackward0')
     """
     stem = TORCH_NAMES.get(op_name)
+    if ranks is not None:
+        stem = RANKED[op_name][ranks]
     if stem is None:
         stem = "".join(part.capitalize() for part in op_name.split("_"))
     return f"{stem}Backward0"

@@ -26,7 +26,7 @@ from .containers import flatten_tree
 from .convert import Operators
 from .location import user_location
 from .loops import Counted, ForLoop, WhileLoop
-from .rows import Mapped, Rows, rows_of
+from .rows import Mapped, Range, Rows, rows_of
 from .slots import ComputesNothing, Differs, Slots
 from .tensor import Tensor
 from .trace import Trace
@@ -274,6 +274,9 @@ class TraceOperators(EagerOperators):
 
         self._each(rows, add, rows.item)
         return total[0]
+
+    def each(self, count: Any, body: Callable[[Any], None]) -> None:
+        self._each(Range(0, count), body, body)
 
     def _each(
         self, rows: Rows, body: Callable[[Any], None], key: Callable[..., Any]

@@ -66,7 +66,7 @@ def run_recomputed(
 ) -> Any:
     """Run `fn`, and record one node that will run it again."""
     start = _Start(fn, args, kwargs)
-    mark = next(tape._SEQUENCE)
+    mark = next(tape.SEQUENCE)
     with allow_mutation_on_saved_tensors():
         out = convert(fn)(*args, **kwargs)
     start.finish()
@@ -371,7 +371,7 @@ class CheckpointBackward(Node):
     def pull(self, b: Builder, cts: Sequence[Any]) -> Sequence[Any]:
         if self.start is None:
             raise GradientError(tape.TWICE)
-        mark = next(tape._SEQUENCE)
+        mark = next(tape.SEQUENCE)
         with enable_grad():
             outs, tensors = self.start.again(self)
         roots = []

@@ -42,6 +42,7 @@ from .state import (
 )
 from .tensor import Tensor
 from .trace import Static
+from .views import repeats
 
 NUMBERS = (float, complex)
 
@@ -197,7 +198,7 @@ class Specialisation:
                 if k != j and isinstance(other, np.ndarray):
                     if np.may_share_memory(x, other) and np.shares_memory(x, other):
                         return True
-        return any(_overlaps_itself(array_of(values[j])) for j in self.written)
+        return any(repeats(array_of(values[j])) for j in self.written)
 
     def run(
         self,
@@ -313,12 +314,6 @@ class ReadOnlyError(MutationError, ValueError):
 
 def _requires_grad(x: Any) -> bool:
     return isinstance(x, Tensor) and x.requires_grad
-
-
-def _overlaps_itself(x: np.ndarray[Any, Any]) -> bool:
-    return 0 in x.strides and any(
-        s == 0 and d > 1 for s, d in zip(x.strides, x.shape, strict=True)
-    )
 
 
 def layout_class(x: np.ndarray[Any, Any]) -> Hashable:

@@ -6,109 +6,32 @@ holds real NumPy data in eager mode, and an IR value inside a trace.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..ir import ops  # noqa: F401 - defines the ops
-from ..ir.errors import GradientBreakError, GradientError, ShapeError, UnsupportedError
-from ..ir.func import type_of
-from ..ir.op import OPS, Op
-from ..ir.types import DType, Type, type_of_array
+from ..ir.errors import (
+    DTypeError,
+    GradientBreakError,
+    GradientError,
+    ShapeError,
+    UnsupportedError,
+)
 from ..runtime.storage import Storage
 from . import dispatch, tape
+from .arithmetic import Arithmetic
+from .arrays import ArrayMethods
+from .fields import part
 from .location import user_location
 from .modes import STATE
-from .symbols import SymInt
+from .views import repeats
 
 if TYPE_CHECKING:
-    from .tape import AccumulateGrad, Node, ViewStep
+    from .tape import Node
 
 Array = np.ndarray[Any, Any]
-
-
-@functools.cache
-def _part(name: str) -> Any:
-    """Return a module of this package that itself needs Tensor."""
-    return importlib.import_module(f".{name}", __package__)
-
-
-def _function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that is a function of the NumPy namespace."""
-    name = function.__name__
-
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return _part("functions").FUNCTIONS[function](self, *args, **kwargs)
-
-    method.__name__ = name
-    method.__doc__ = f"Call numpy.{name} on this tensor."
-    return method
-
-
-def _binary(name: str) -> tuple[Callable[..., Any], ...]:
-    """Return the operator, reflected operator and in-place operator of an op."""
-
-    def forward(self: Tensor, other: Any) -> Any:
-        if type(other) is Tensor:
-            return dispatch.apply(OPS[name], (self, other))
-        return _operate(OPS[name], self, other, other)
-
-    def reflected(self: Tensor, other: Any) -> Any:
-        return _operate(OPS[name], other, self, other)
-
-    def inplace(self: Tensor, other: Any) -> Any:
-        operand = _operand(other)
-        if operand is NotImplemented:
-            return NotImplemented
-        if self.type.scalar:
-            return dispatch.apply(OPS[name], (self, operand))
-        dispatch.update(OPS[name], self, operand)
-        return self
-
-    return forward, reflected, inplace
-
-
-def _operate(op: Op, x: Any, y: Any, other: Any) -> Any:
-    operand = _operand(other)
-    if operand is NotImplemented:
-        return NotImplemented
-    if operand is not other:
-        x, y = (operand, y) if x is other else (x, operand)
-    return dispatch.apply(op, (x, y))
-
-
-def _operand(x: Any) -> Any:
-    """Return `x` as an operand of an operator, or NotImplemented."""
-    if isinstance(x, OPERANDS):
-        return x
-    if isinstance(x, list | tuple):
-        return _part("functions.core").asarray(x)
-    return NotImplemented
-
-
-def _repeating(multiply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `multiply` for integer scalars too, which repeat what is a sequence."""
-
-    def method(self: Tensor, other: Any) -> Any:
-        if isinstance(other, list | tuple | str):
-            type = self.type
-            if type.scalar and type.dtype.kind in "iu":
-                return other * self.__index__()
-        return multiply(self, other)
-
-    return method
-
-
-def _unary(name: str) -> Callable[[Any], Any]:
-
-    def method(self: Tensor) -> Any:
-        return dispatch.apply(OPS[name], (self,))
-
-    return method
 
 
 class MissingAttributeError(UnsupportedError, AttributeError):
@@ -121,7 +44,7 @@ HINTS = {
 }
 
 
-class Tensor:
+class Tensor(Arithmetic, ArrayMethods):
     """An array, scalar or number with values of NumPy and gradients of PyTorch.
 
     >>> x = tensor([1.0, 2.0], requires_grad=True)
@@ -129,55 +52,8 @@ class Tensor:
     (2,)
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_accumulator",
-        "_base",
-        "_data",
-        "_grad",
-        "_hooks",
-        "_leaf",
-        "_made_without_grad",
-        "_node",
-        "_nr",
-        "_seen",
-        "_steps",
-        "_storage",
-        "_trace",
-        "_value",
-    )
+    __slots__ = ()
     __array_priority__ = 1000.0
-
-    _data: Any
-    _storage: Storage | None
-    _trace: dispatch.Trace | None
-    _value: Any
-    _node: Node | None
-    _nr: int
-    _leaf: bool
-    _base: Tensor | None
-    _steps: tuple[ViewStep, ...]
-    _seen: int
-    _made_without_grad: bool
-    _grad: Tensor | None
-    _accumulator: weakref.ref[AccumulateGrad] | None
-    _hooks: Any
-
-    def __init__(self, data: Any, storage: Storage | None = None) -> None:
-        self._data = data
-        self._storage = storage
-        self._trace = None
-        self._value = None
-        self._node = None
-        self._nr = 0
-        self._leaf = False
-        self._base = None
-        self._steps = ()
-        self._seen = 0
-        self._made_without_grad = False
-        self._grad = None
-        self._accumulator = None
-        self._hooks = None
 
     @classmethod
     def traced(cls, trace: dispatch.Trace, value: Any) -> Tensor:
@@ -187,45 +63,10 @@ class Tensor:
         t._value = value
         return t
 
-    # What it is -------------------------------------------------------------------
-
     @property
-    def is_traced(self) -> bool:
-        """Whether this stands for a value of a trace."""
-        return self._trace is not None
-
-    @property
-    def type(self) -> Type:
-        """The IR type; its marks tell arrays, NumPy scalars and Python numbers."""
-        if self._trace is not None:
-            return type_of(self._value)
-        return type_of_array(self._data)
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """The sizes of the axes: ints, or what the trace lets Python see."""
-        if self._trace is not None:
-            return self._trace.shape_of(self)
-        return getattr(self._data, "shape", ())
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> Any:
-        """The number of elements."""
-        size = 1
-        for d in self.shape:
-            size = size * d
-        return size
-
-    @property
-    def dtype(self) -> DType:
-        """The NumPy dtype."""
-        dtype: DType | None = getattr(self._data, "dtype", None)
-        return self.type.dtype if dtype is None else dtype
+    def strides(self) -> tuple[int, ...]:
+        """The strides in bytes; only eager tensors have them."""
+        return tuple(np.asarray(self._python("strides", breaks=False)).strides)
 
     def __repr__(self) -> str:
         if self._trace is not None:
@@ -268,49 +109,17 @@ class Tensor:
             )
         return object.__hash__(self)
 
-    # Operators --------------------------------------------------------------------
-
-    __add__, __radd__, __iadd__ = _binary("add")
-    __sub__, __rsub__, __isub__ = _binary("subtract")
-    __mul__, __rmul__, __imul__ = map(_repeating, _binary("multiply"))
-    __truediv__, __rtruediv__, __itruediv__ = _binary("divide")
-    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
-    __mod__, __rmod__, __imod__ = _binary("remainder")
-    __pow__, __rpow__, __ipow__ = _binary("power")
-    __matmul__, __rmatmul__, __imatmul__ = _binary("matmul")
-    __and__, __rand__, __iand__ = _binary("bitwise_and")
-    __or__, __ror__, __ior__ = _binary("bitwise_or")
-    __xor__, __rxor__, __ixor__ = _binary("bitwise_xor")
-    __lshift__, __rlshift__, __ilshift__ = _binary("left_shift")
-    __rshift__, __rrshift__, __irshift__ = _binary("right_shift")
-    __lt__, _, _ = _binary("less")
-    __le__, _, _ = _binary("less_equal")
-    __gt__, _, _ = _binary("greater")
-    __ge__, _, _ = _binary("greater_equal")
-    __eq__, _, _ = _binary("equal")
-    __ne__, _, _ = _binary("not_equal")
-    __neg__ = _unary("negative")
-    __pos__ = _unary("positive")
-    __abs__ = _unary("absolute")
-    __invert__ = _unary("invert")
-
-    def __divmod__(self, other: Any) -> Any:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Any) -> Any:
-        return other // self, other % self
-
     # NumPy's protocols ------------------------------------------------------------
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any
     ) -> Any:
-        return getattr(_part("ufuncs"), method.strip("_"))(ufunc, inputs, kwargs)
+        return getattr(part("ufuncs"), method.strip("_"))(ufunc, inputs, kwargs)
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any
     ) -> Any:
-        ours = _part("functions").FUNCTIONS.get(function)
+        ours = part("functions").FUNCTIONS.get(function)
         if ours is None:
             module = getattr(function, "__module__", None) or "numpy"
             raise UnsupportedError(
@@ -320,44 +129,13 @@ class Tensor:
             )
         return ours(*args, **kwargs)
 
-    all = _function(np.all)
-    any = _function(np.any)
-    argmax = _function(np.argmax)
-    argmin = _function(np.argmin)
-    argsort = _function(np.argsort)
-    choose = _function(np.choose)
-    clip = _function(np.clip)
-    compress = _function(np.compress)
-    cumprod = _function(np.cumprod)
-    cumsum = _function(np.cumsum)
-    diagonal = _function(np.diagonal)
-    dot = _function(np.dot)
-    max = _function(np.max)
-    mean = _function(np.mean)
-    min = _function(np.min)
-    nonzero = _function(np.nonzero)
-    prod = _function(np.prod)
-    ptp = _function(np.ptp)
-    put = _function(np.put)
-    ravel = _function(np.ravel)
-    repeat = _function(np.repeat)
-    round = _function(np.round)
-    searchsorted = _function(np.searchsorted)
-    squeeze = _function(np.squeeze)
-    std = _function(np.std)
-    sum = _function(np.sum)
-    swapaxes = _function(np.swapaxes)
-    take = _function(np.take)
-    trace = _function(np.trace)
-    var = _function(np.var)
-
     # Items ------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        return _part("index").getitem(self, key)
+        return part("index").getitem(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _part("index").setitem(self, key, value)
+        part("index").setitem(self, key, value)
 
     def __len__(self) -> int:
         if self._trace is not None:
@@ -412,6 +190,16 @@ class Tensor:
         if copy is not True and self._storage is not None:
             self._storage.share()
         return np.array(data, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        data = np.asarray(self._python("DLPack capsule"))
+        if self._storage is not None:
+            self._storage.share()
+        return data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        data = np.asarray(self._python("DLPack device", breaks=False))
+        return data.__dlpack_device__()
 
     def item(self, *index: int) -> Any:
         """Return one element as a Python number, without its gradient."""
@@ -540,7 +328,7 @@ class Tensor:
         inputs: Any = None,
     ) -> None:
         """Add the gradients of this to the `.grad` of the leaves it depends on."""
-        _part("autograd").backward(
+        part("autograd").backward(
             (self,), (gradient,), retain_graph, create_graph, inputs
         )
 
@@ -566,11 +354,11 @@ class Tensor:
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Any:
         """Call `hook` with the gradient of this; its result replaces the gradient."""
-        return _part("autograd").register_hook(self, hook)
+        return part("autograd").register_hook(self, hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> Any:
         """Call `hook(t)` after the gradient of this leaf was added to `.grad`."""
-        return _part("autograd").register_post_accumulate_grad_hook(self, hook)
+        return part("autograd").register_post_accumulate_grad_hook(self, hook)
 
     def detach(self) -> Tensor:
         """Return a tensor over the same memory that has no gradient."""
@@ -578,6 +366,38 @@ class Tensor:
             result: Tensor = self._trace.detach(self)
             return result
         return Tensor(self._data, self._storage)
+
+    @property
+    def data(self) -> Tensor:
+        """This without its gradient, over the same memory; writes are counted.
+
+        Assigning gives the tensor other memory and leaves its place in the graph: what
+        was saved from it stays what it was.
+        """
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if self._trace is not None:
+            raise self._on_tape("data")
+        if self._base is not None:
+            raise GradientError(
+                "a view cannot be given other memory", location=user_location()
+            )
+        source = as_tensor(value)
+        if source.dtype != self.dtype:
+            raise DTypeError(
+                f"data of {source.dtype} cannot be given to a tensor of {self.dtype}",
+                location=user_location(),
+            )
+        tape.take_memory(self, source)
+
+    def set_(self, source: Any) -> Tensor:
+        """Give this the memory of another tensor; this has no derivative."""
+        if self._trace is not None:
+            raise self._on_tape("set_")
+        tape.replace_memory(self, as_tensor(source))
+        return self
 
     def detach_(self) -> Tensor:
         """Cut this tensor off its graph, in place."""
@@ -593,27 +413,7 @@ class Tensor:
             self._storage.epoch += 1
         return self
 
-    # Copies and NumPy's methods ---------------------------------------------------
-
-    def copy(self, order: str = "C") -> Tensor:
-        """Return a copy in fresh memory; its gradient goes through."""
-        result: Tensor = _part("order").ordered(self._applied("copy"), order, self)
-        return result
-
-    def clone(self) -> Tensor:
-        """Return a copy in fresh memory; its gradient goes through."""
-        result: Tensor = self._applied("copy")
-        return result
-
-    def contiguous(self) -> Tensor:
-        """Return this, or a copy if the memory is not in C order."""
-        return self if _part("order").is_contiguous(self) else self.copy()
-
-    def _applied(self, name: str, *operands: Any, **attrs: Any) -> Any:
-        return dispatch.apply(OPS[name], (self, *operands), attrs)
-
-    def __copy__(self) -> Tensor:
-        return self.copy()
+    # Copies of objects ----------------------------------------------------------
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if not self.is_leaf:
@@ -635,170 +435,6 @@ class Tensor:
                 hint="pickle x.detach()",
             )
         return _rebuild, (self._python("pickle", breaks=False), self._leaf)
-
-    def astype(self, dtype: Any, order: str = "K", *, copy: bool = True) -> Tensor:
-        """Return this converted to a dtype."""
-        dtype = np.dtype(dtype)
-        if not copy and dtype == self.dtype:
-            return self
-        result: Tensor = self._applied("astype", dtype=dtype)
-        return _part("order").ordered(result, order, self)  # type: ignore[no-any-return]
-
-    def reshape(self, *shape: Any, order: str = "C") -> Any:
-        """Return this with another shape: a view where memory allows."""
-        if len(shape) == 1:
-            (shape,) = shape
-        return _part("functions").FUNCTIONS[np.reshape](self, shape, order=order)
-
-    def transpose(self, *axes: Any) -> Any:
-        """Return a view with the axes reordered."""
-        if len(axes) == 1 and not isinstance(axes[0], int):
-            (axes,) = axes
-        return _part("functions").FUNCTIONS[np.transpose](self, axes or None)
-
-    @property
-    def flat(self) -> Any:
-        """The elements in C order, to be read, written and iterated over."""
-        return _part("flat").Flat(self)
-
-    @flat.setter
-    def flat(self, value: Any) -> None:
-        self.flat[...] = value
-
-    @property
-    def T(self) -> Any:
-        """A view with the axes reversed."""
-        return self.transpose()
-
-    @property
-    def mT(self) -> Any:
-        """A view with the last two axes swapped."""
-        return _part("functions").FUNCTIONS[np.matrix_transpose](self)
-
-    @property
-    def real(self) -> Any:
-        """The real part."""
-        if self.dtype.kind != "c":
-            return self
-        return _part("functions").FUNCTIONS[np.real](self)
-
-    @property
-    def imag(self) -> Any:
-        """The imaginary part."""
-        return _part("functions").FUNCTIONS[np.imag](self)
-
-    def conj(self) -> Any:
-        """Return the complex conjugate; this itself where it is real."""
-        return np.conjugate(self) if self.dtype.kind == "c" else self
-
-    conjugate = conj
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes."""
-        return int(self.size * self.dtype.itemsize)
-
-    @property
-    def itemsize(self) -> int:
-        """The size of one element in bytes."""
-        return self.dtype.itemsize
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """The strides in bytes; only eager tensors have them."""
-        return tuple(np.asarray(self._python("strides", breaks=False)).strides)
-
-    def flatten(self, order: str = "C") -> Any:
-        """Return a 1-D copy."""
-        return _part("functions").FUNCTIONS[np.ravel](self, order=order).copy()
-
-    def fill(self, value: Any) -> None:
-        """Write one value into every element."""
-        dispatch.write(self, value, kind="unsafe")
-
-    def fill_(self, value: Any) -> Tensor:
-        """Write one value into every element; returns self."""
-        dispatch.write(self, value, kind="unsafe")
-        return self
-
-    def zero_(self) -> Tensor:
-        """Write zeros; returns self."""
-        return self.fill_(0)
-
-    def copy_(self, source: Any) -> Tensor:
-        """Write another tensor, converted and broadcast; returns self."""
-        source = as_tensor(source)
-        if len(source.shape) > len(self.shape):
-            raise ShapeError(
-                f"output with shape {list(self.shape)} doesn't match the broadcast "
-                f"shape {list(source.shape)}",
-                location=user_location(),
-            )
-        dispatch.write(self, source, kind="unsafe")
-        return self
-
-    def masked_fill_(self, mask: Any, value: Any) -> Tensor:
-        """Write a 0-d value where the mask is true; returns self."""
-        value = as_tensor(value)
-        if value.shape:
-            raise ShapeError(
-                "masked_fill_ only supports a 0-dimensional value tensor, but got "
-                f"tensor with {value.ndim} dimension(s).",
-                location=user_location(),
-            )
-        new = dispatch.apply(OPS["where"], (mask, value, self))
-        dispatch.write(self, new)
-        return self
-
-    def sort(self, axis: int = -1) -> None:
-        """Sort in place along an axis."""
-        dispatch.write(self, _part("functions").FUNCTIONS[np.sort](self, axis))
-
-
-def _in_place(name: str) -> Callable[..., Tensor]:
-    def method(self: Tensor, *others: Any) -> Tensor:
-        dispatch.update(OPS[name], self, *others)
-        return self
-
-    method.__name__ = name
-    method.__doc__ = f"Set this to `{name}` of itself, in place; returns self."
-    return method
-
-
-_IN_PLACE = {
-    "abs_": "absolute",
-    "add_": "add",
-    "ceil_": "ceil",
-    "cos_": "cos",
-    "cosh_": "cosh",
-    "div_": "divide",
-    "exp_": "exp",
-    "expm1_": "expm1",
-    "floor_": "floor",
-    "log1p_": "log1p",
-    "log_": "log",
-    "maximum_": "maximum",
-    "minimum_": "minimum",
-    "mul_": "multiply",
-    "neg_": "negative",
-    "pow_": "power",
-    "reciprocal_": "reciprocal",
-    "remainder_": "remainder",
-    "round_": "rint",
-    "sin_": "sin",
-    "sinh_": "sinh",
-    "sqrt_": "sqrt",
-    "square_": "square",
-    "sub_": "subtract",
-    "tan_": "tan",
-    "tanh_": "tanh",
-    "trunc_": "trunc",
-}
-for _method, _op in _IN_PLACE.items():
-    setattr(Tensor, _method, _in_place(_op))
-
-
-OPERANDS = (Tensor, int, float, complex, np.ndarray, np.generic, SymInt)
 
 
 def way_out(args: Any) -> str:
@@ -843,6 +479,15 @@ def from_numpy(array: Array) -> Tensor:
     >>> a
     array([1., 1.])
     """
+    if not isinstance(array, np.ndarray):
+        raise DTypeError(f"from_numpy: expected an ndarray, not {type(array).__name__}")
+    if array.flags.writeable and repeats(array):
+        raise UnsupportedError(
+            "from_numpy: an array that shows elements several times",
+            location=user_location(),
+            rule="a write into it would write elements more than once",
+            hint="wrap the array under it, and take the view from that: .as_strided",
+        )
     return wrap(array)
 
 
@@ -853,7 +498,7 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     tensor([1., 2.], requires_grad=True)
     """
     if dispatch.active_trace() is not None:
-        t: Tensor = _part("functions").FUNCTIONS[np.array](data, dtype=dtype).detach()
+        t: Tensor = part("functions").FUNCTIONS[np.array](data, dtype=dtype).detach()
     else:
-        t = of(np.array(data._data if isinstance(data, Tensor) else data, dtype=dtype))
+        t = of(np.array(data, dtype=dtype))  # raises where a gradient would be lost
     return t.requires_grad_() if requires_grad else t

@@ -358,19 +358,28 @@ class Trace:
         if isinstance(before, Value) and before is not after:
             self.replaced[before] = after
 
-    def as_cotangent(self, ct: Any, like: Type) -> Any:
-        """Return a cotangent with the type of the result it belongs to."""
+    def as_cotangent(self, ct: Any, like: Type, what: str = "result") -> Any:
+        """Return a cotangent with the type of the result it belongs to.
+
+        Or a tangent, with that of an argument, as `what` says.
+        """
         operand = self.operand(ct)
         have = self.operand_type(operand)
         want = like.substitute(self.assumptions.equal)
         with dims.deciding(self.assumptions):
             fits = same_shape(have.shape, want.shape)
         if not fits:
+            name = "cotangent" if what == "result" else "tangent"
             raise GradientError(
-                f"a cotangent {have} for a result {want}",
+                f"a {name} {have} for the {what} {want}",
                 location=user_location(),
-                rule="A cotangent has the shape of its result.",
+                rule=f"A {name} has the shape of its {what}.",
             )
+        if have.weak or (have.scalar and not want.scalar):
+            attrs = {"shape": (), "dtype": want.dtype}
+            ct, have = self.apply(OPS["full"], (ct,), attrs), Type(want.dtype, ())
+        if want.scalar and not have.scalar:
+            ct = self.apply(OPS["item"], (ct,), {})
         if have.dtype != want.dtype:
             return self.apply(OPS["astype"], (ct,), {"dtype": want.dtype})
         return ct

@@ -48,7 +48,7 @@ class Transform:
         return self if obj is None else functools.partial(self, obj)
 
 
-def _derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) -> Any:
+def derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) -> Any:
     """Apply a transform; that of a compiled function is compiled, and made once."""
     if not callable(f):
         raise TypeError(f"a transform needs a function, not {type(f).__name__}")
@@ -59,13 +59,13 @@ def _derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) -
     return f.derived[key]
 
 
-class _Grad(Transform):
+class Grad(Transform):
     prefix = "grad"
 
     def __init__(
         self,
         fn: Callable[..., Any],
-        argnums: int | tuple[int, ...],
+        argnums: Argnums | None,
         has_aux: bool,
         with_value: bool,
     ) -> None:
@@ -79,16 +79,22 @@ class _Grad(Transform):
         return inspect.signature(self.fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        argnums = self.argnums if isinstance(self.argnums, tuple) else (self.argnums,)
-        groups = [_leaves_of(args, k, self.fn) for k in argnums]
+        """Differentiate in `argnums`, or for None in every argument that is a float."""
+        strict = self.argnums is not None
+        argnums = (
+            (self.argnums,)
+            if isinstance(self.argnums, int)
+            else self.argnums or range(len(args))
+        )
+        groups = [leaves_of(args, k, self.fn, strict) for k in argnums]
         wrt = [j for group in groups for j in group.positions]
         linear = linearize(self.fn, args, kwargs, wrt)
         loss = self._loss(linear)
         cotangents = [1.0 if k == loss else None for k in range(len(linear.leaves))]
         grads = iter(linear.pull(cotangents))
-        parts = _filled(groups, grads)
+        parts = filled(groups, grads)
         linear.write_back()
-        gradient = parts if isinstance(self.argnums, tuple) else parts[0]
+        gradient = parts[0] if isinstance(self.argnums, int) else parts
         out = unflatten_tree(linear.tree, linear.leaves)
         if self.with_value:
             return out, gradient
@@ -107,24 +113,24 @@ class _Grad(Transform):
         shape = getattr(x, "shape", ())
         kind = np.dtype(getattr(x, "dtype", type(x) if x is not None else object)).kind
         if head.kind is not None or len(shape) or kind != "f":
-            what = "a container" if head.kind is not None else _described(x)
+            what = "a container" if head.kind is not None else described(x)
             raise GradientError(
                 f"{self.__name__}: the result must be one real number, not {what}",
-                location=_function_location(self.fn),
+                location=function_location(self.fn),
                 rule="A gradient is that of a scalar function.",
                 hint="return a sum or a mean, or use rg.vjp with a cotangent",
             )
         return 0
 
 
-def _described(x: Any) -> str:
+def described(x: Any) -> str:
     t = x.type if isinstance(x, Tensor) else None
     if t is None and isinstance(x, np.ndarray | np.generic | int | float):
         t = type_of_array(x)
     return str(t) if t is not None else type(x).__name__
 
 
-def _function_location(fn: Any) -> Any:
+def function_location(fn: Any) -> Any:
     code = getattr(fn, "__code__", None)
     if code is None:
         return user_location()
@@ -132,7 +138,7 @@ def _function_location(fn: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class Group:
     """The leaves of one argument: which are differentiated, and how to rebuild."""
 
     tree: Tree
@@ -147,7 +153,7 @@ class _Group:
         return unflatten_tree(self.tree, leaves)
 
 
-def _leaves_of(args: Sequence[Any], k: int, fn: Any, strict: bool = True) -> _Group:
+def leaves_of(args: Sequence[Any], k: int, fn: Any, strict: bool = True) -> Group:
     """Return the differentiable leaves of argument `k`."""
     name = getattr(fn, "__name__", "f")
     if not -len(args) <= k < len(args):
@@ -158,19 +164,19 @@ def _leaves_of(args: Sequence[Any], k: int, fn: Any, strict: bool = True) -> _Gr
     k %= len(args)
     start = len(flatten_tree(tuple(args[:k]))[0])
     leaves, tree = flatten_tree(args[k])
-    inside = tuple(j for j, x in enumerate(leaves) if _is_differentiable(x))
+    inside = tuple(j for j, x in enumerate(leaves) if is_differentiable(x))
     if strict and not inside:
-        shown = _described(leaves[0]) if tree.kind is None else "a container without"
+        shown = described(leaves[0]) if tree.kind is None else "a container without"
         raise DTypeError(
             f"argnums: argument {k} of {name} is {shown}, which has no gradient",
-            location=_function_location(fn),
+            location=function_location(fn),
             rule="Only floating point arguments can be differentiated.",
             hint="pass floats, or leave the argument out of argnums",
         )
-    return _Group(tree, len(leaves), tuple(start + j for j in inside), inside)
+    return Group(tree, len(leaves), tuple(start + j for j in inside), inside)
 
 
-def _is_differentiable(x: Any) -> bool:
+def is_differentiable(x: Any) -> bool:
     if isinstance(x, Tensor):
         return x.dtype.kind == "f"
     if isinstance(x, np.ndarray | np.generic):
@@ -181,7 +187,7 @@ def _is_differentiable(x: Any) -> bool:
 Argnums = int | tuple[int, ...]
 
 
-def _check_argnums(argnums: Any) -> Argnums:
+def check_argnums(argnums: Any) -> Argnums:
     if isinstance(argnums, list):
         argnums = tuple(argnums)
     every = argnums if isinstance(argnums, tuple) else (argnums,)
@@ -207,9 +213,9 @@ def grad(
     >>> grad(lambda x: (x**3).sum())(np.array([1.0, 2.0]))
     array([ 3., 12.])
     """
-    argnums = _check_argnums(argnums)
+    argnums = check_argnums(argnums)
     key = ("grad", argnums, has_aux)
-    return _derive(f, key, lambda fn: _Grad(fn, argnums, has_aux, False))  # type: ignore[no-any-return]
+    return derive(f, key, lambda fn: Grad(fn, argnums, has_aux, False))  # type: ignore[no-any-return]
 
 
 def value_and_grad(
@@ -220,12 +226,12 @@ def value_and_grad(
     >>> value_and_grad(lambda x: (x**2).sum())(np.array([1.0, 2.0]))
     (np.float64(5.0), array([2., 4.]))
     """
-    argnums = _check_argnums(argnums)
+    argnums = check_argnums(argnums)
     key = ("value_and_grad", argnums, has_aux)
-    return _derive(f, key, lambda fn: _Grad(fn, argnums, has_aux, True))  # type: ignore[no-any-return]
+    return derive(f, key, lambda fn: Grad(fn, argnums, has_aux, True))  # type: ignore[no-any-return]
 
 
-class _Value(Transform):
+class ValueOf(Transform):
     """The value of a function on private copies, with the final values if asked."""
 
     prefix = "value"
@@ -242,60 +248,59 @@ class _Pullback(Transform):
     prefix = "vjp"
 
     def __call__(self, args: tuple[Any, ...], ct: Any) -> Any:
-        groups = [_leaves_of(args, k, self.fn, strict=False) for k in range(len(args))]
+        groups = [leaves_of(args, k, self.fn, strict=False) for k in range(len(args))]
         wrt = [j for group in groups for j in group.positions]
         linear = linearize(self.fn, args, {}, wrt)
         return _pulled(linear, groups, ct)
 
 
-def _pulled(linear: Linear, groups: Sequence[_Group], ct: Any) -> tuple[Any, ...]:
+def _pulled(linear: Linear, groups: Sequence[Group], ct: Any) -> tuple[Any, ...]:
     grads = iter(linear.pull(cotangent_leaves(linear.tree, linear.leaves, ct)))
-    return _filled(groups, grads)
+    return filled(groups, grads)
 
 
-def _filled(groups: Sequence[_Group], grads: Iterator[Any]) -> tuple[Any, ...]:
+def filled(groups: Sequence[Group], grads: Iterator[Any]) -> tuple[Any, ...]:
     """Put gradients, in order, into the structure of each argument."""
     return tuple(g.fill([next(grads) for _ in g.positions]) for g in groups)
 
 
 def cotangent_leaves(tree: Tree, leaves: Sequence[Any], ct: Any) -> list[Any]:
     """Match a cotangent to the structure of a result; None stands for zeros."""
-    out: list[Any] = []
-
-    def visit(t: Tree, c: Any) -> None:
-        if c is None:
-            out.extend([None] * t.leaves)
-        elif t.kind is None:
-            out.append(c)
-        else:
-            children, have = _children(c)
-            if len(children) != len(t.children) or have != t.data:
-                raise GradientError(
-                    f"the cotangent has {len(children)} parts where the result has "
-                    f"{len(t.children)}",
-                    location=user_location(),
-                    rule="A cotangent has the structure of the result.",
-                )
-            for inner, part in zip(t.children, children, strict=True):
-                visit(inner, part)
-
-    visit(tree, ct)
+    out = matched(tree, ct, "cotangent", "result")
     assert len(out) == len(leaves)
     return out
 
 
-def _children(c: Any) -> tuple[list[Any], Any]:
-    parts = parts_of(c)
+def matched(tree: Tree, given: Any, what: str, whose: str) -> list[Any]:
+    """Return the leaves of a (co)tangent, in which None may stand for any part."""
+    if given is None:
+        return [None] * tree.leaves
+    if tree.kind is None:
+        return [given]
+    parts = parts_of(given)
     if parts is None:
-        raise GradientError(
-            f"the cotangent is {type(c).__name__} where the result is a container",
-            location=user_location(),
-            rule="A cotangent has the structure of the result.",
+        have = type(given).__name__
+        raise _other_structure(f"the {what} is {have} where the {whose} is a container")
+    children = list(parts[0])
+    if len(children) != len(tree.children) or parts[1] != tree.data:
+        raise _other_structure(
+            f"the {what} has {len(children)} parts where the {whose} has "
+            f"{len(tree.children)}"
         )
-    return list(parts[0]), parts[1]
+    pairs = zip(tree.children, children, strict=True)
+    return [x for t, c in pairs for x in matched(t, c, what, whose)]
 
 
-class _WithFinals:
+def _other_structure(problem: str) -> GradientError:
+    return GradientError(
+        problem,
+        location=user_location(),
+        rule="Tangents have the structure of the arguments, cotangents that of the "
+        "result.",
+    )
+
+
+class WithFinals:
     """`fn` with the final values of its arguments beside its result."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -327,8 +332,8 @@ def vjp(f: Callable[..., Any], *args: Any, finals: bool = False) -> tuple[Any, A
     fn = f.fn if isinstance(f, Compiled) else f
     if compiled and dispatch.active_trace() is None:
         return _vjp_compiled(f, args, finals)  # type: ignore[arg-type]
-    target = _WithFinals(fn) if finals else fn
-    groups = [_leaves_of(args, k, fn, strict=False) for k in range(len(args))]
+    target = WithFinals(fn) if finals else fn
+    groups = [leaves_of(args, k, fn, strict=False) for k in range(len(args))]
     wrt = [j for group in groups for j in group.positions]
     with within(f.memory_limit if isinstance(f, Compiled) else None):
         linear = linearize(target, args, {}, wrt)
@@ -344,13 +349,13 @@ def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any
     def derived(kind: type[Transform]) -> Compiled:
         key = (kind.prefix, finals)
         if key not in f.derived:
-            fn = _WithFinals(f.fn) if finals else f.fn
+            fn = WithFinals(f.fn) if finals else f.fn
             f.derived[key] = Compiled(kind(fn), f.memory_limit)
         return f.derived[key]  # type: ignore[no-any-return]
 
     leaves, tree = flatten_tree(args)
-    saved = unflatten_tree(tree, [_snapshot(x) for x in leaves])
-    value = derived(_Value)(*saved)
+    saved = unflatten_tree(tree, [snapshot(x) for x in leaves])
+    value = derived(ValueOf)(*saved)
 
     def pullback(ct: Any) -> tuple[Any, ...]:
         return derived(_Pullback)(saved, ct)  # type: ignore[no-any-return]
@@ -358,6 +363,6 @@ def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any
     return value, pullback
 
 
-def _snapshot(x: Any) -> Any:
+def snapshot(x: Any) -> Any:
     """Copy an argument, so that the pullback sees it as it was."""
     return x.copy(order="K") if isinstance(x, np.ndarray) else x

@@ -73,12 +73,17 @@ def loses_gradient(operands: Sequence[Any]) -> bool:
     )
 
 
-def check_plain_target(ufunc: np.ufunc, operands: Sequence[Any]) -> None:
+def array_of(x: Any) -> Any:
+    """Return the data of a Tensor; anything else as it is."""
+    return x._data if isinstance(x, Tensor) else x
+
+
+def check_plain_target(function: Any, operands: Sequence[Any]) -> None:
     """Raise where a plain ndarray would take what requires a gradient."""
     if loses_gradient(operands):
         raise GradientBreakError(
-            f"{ufunc.__name__}: a tensor that requires a gradient is written into a "
-            "plain ndarray",
+            f"{function.__name__.strip('_')}: a tensor that requires a gradient is "
+            "written into a plain ndarray",
             location=user_location(),
             rule="an ndarray holds no gradient: it would be lost",
             hint="make the array a tensor (rg.tensor(a)), or .detach() the operand",

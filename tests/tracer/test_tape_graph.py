@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from retrograde.ir.errors import GradientError, MutationError
-from retrograde.tracer import tape
+from retrograde.tracer import builders, tape
 from retrograde.tracer.autograd import grad as grad_of
 from retrograde.tracer.modes import (
     enable_grad,
@@ -157,18 +157,18 @@ def test_a_gradient_array_is_not_copied_for_every_write() -> None:
     for i in range(100):
         b[i : i + 1] *= 2.0
     copies = 0
-    original = tape.EagerBuilder.zeros_like
+    original = builders.EagerBuilder.zeros_like
 
     def counted(self: Any, like: Any) -> Any:
         nonlocal copies
         copies += 1
         return original(self, like)
 
-    tape.EagerBuilder.zeros_like = counted  # type: ignore[method-assign]
+    builders.EagerBuilder.zeros_like = counted  # type: ignore[method-assign]
     try:
         b.sum().backward()
     finally:
-        del tape.EagerBuilder.zeros_like
+        del builders.EagerBuilder.zeros_like
     assert copies == 0
     assert grad(x) == [2.0] * 100 + [1.0] * 900
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from ..convert import convert
 from ..index import getitem, setitem
 from ..order import ordered
 from ..symbols import is_int
-from ..values import concrete, lift
+from ..ufuncs import array_of, check_plain_target
+from ..values import concrete, is_tensor, lift
 from .core import (
     apply,
     asarray,
@@ -28,6 +30,14 @@ from .core import (
 )
 from .linalg import flat
 from .shapes import broadcast_shape, broadcast_to
+
+
+def _into_plain(
+    function: Callable[..., None], target: Any, *operands: Any, **options: Any
+) -> None:
+    """Let NumPy write into a plain array, where that loses no gradient."""
+    check_plain_target(function, operands)
+    function(target, *map(array_of, operands), **options)
 
 
 def _along(k: int) -> tuple[slice, ...]:
@@ -319,6 +329,9 @@ def _repeated(values: Any, size: Any) -> Any:
 
 @implements(np.put)
 def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
+    if not is_tensor(a):
+        _into_plain(np.put, a, ind, v, mode=mode)
+        return
     index = flat(asarray(ind))
     n = product(a.shape)
     if mode == "wrap":
@@ -332,6 +345,9 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
 
 @implements(np.putmask)
 def putmask(a: Any, /, mask: Any, values: Any) -> None:
+    if not is_tensor(a):
+        _into_plain(np.putmask, a, mask, values)
+        return
     m, v = asarray(mask), asarray(values)
     if product(m.shape) != product(a.shape):
         raise ShapeError("putmask: mask and data must be the same size")
@@ -346,6 +362,9 @@ def putmask(a: Any, /, mask: Any, values: Any) -> None:
 
 @implements(np.place)
 def place(arr: Any, mask: Any, vals: Any) -> None:
+    if not is_tensor(arr):
+        _into_plain(np.place, arr, mask, vals)
+        return
     m = cast(asarray(mask), np.bool_)
     v = flat(asarray(vals))
     if product(m.shape) != product(arr.shape):
@@ -370,6 +389,9 @@ def _running_count(mask: Any) -> Any:
 
 @implements(np.copyto)
 def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
+    if not is_tensor(dst):
+        _into_plain(_copyto, dst, src, where, casting=casting)
+        return
     value = operand(src)
     if hasattr(value, "dtype") and not np.can_cast(value.dtype, dst.dtype, casting):
         raise DTypeError(
@@ -386,8 +408,15 @@ def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) ->
     dispatch.write(dst, apply("where", operand(where), new, dst), kind="unsafe")
 
 
+def _copyto(dst: Any, src: Any, where: Any, casting: Any) -> None:
+    np.copyto(dst, src, casting=casting, where=where)
+
+
 @implements(np.fill_diagonal)
 def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
+    if not is_tensor(a):
+        _into_plain(np.fill_diagonal, a, val, wrap=wrap)
+        return
     ndim = len(a.shape)
     if ndim < 2:
         raise ShapeError("array must be at least 2-d")

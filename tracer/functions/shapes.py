@@ -299,7 +299,18 @@ def sliding_window_view(
         strides=(*steps, *(steps[k] for k in axes)),
         offset=offset,
     )
-    return _read_only(r)
+    return r if writeable else _read_only(r)
+
+
+def as_strided(x: Any, shape: Any, strides: Any, offset: int) -> Any:
+    """Return a view of a tensor by strides and an offset, in elements."""
+    sizes, steps = as_shape(shape), as_shape(strides)
+    if len(sizes) != len(steps):
+        raise ShapeError(
+            f"as_strided: {len(sizes)} sizes and {len(steps)} strides were given"
+        )
+    base, _, first = _in_elements(x)
+    return apply("as_strided", base, shape=sizes, strides=steps, offset=first + offset)
 
 
 def _in_elements(x: Any) -> tuple[Any, tuple[Any, ...], int]:
@@ -311,8 +322,8 @@ def _in_elements(x: Any) -> tuple[Any, tuple[Any, ...], int]:
     base = x._base if is_tensor(x) else None
     if base is None or not base._data.flags.c_contiguous:
         raise unsupported(
-            "sliding_window_view: an array that is not C-contiguous",
-            "windows are counted in C order",
+            "windows and strides of an array that is not C-contiguous",
+            "elements are counted in C order",
             "apply np.ascontiguousarray first",
         )
     start = data.__array_interface__["data"][0]
