@@ -7,6 +7,7 @@ from .ir.errors import RetrogradeError
 from .tracer import autograd
 from .tracer.checkpoint import checkpoint
 from .tracer.containers import register_container
+from .tracer.function import Function, once_differentiable
 from .tracer.jit import Compiled, compile
 from .tracer.modes import (
     allow_mutation_on_saved_tensors,
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "Compiled",
+    "Function",
     "RetrogradeError",
     "Tensor",
     "allow_mutation_on_saved_tensors",
@@ -36,6 +38,7 @@ __all__ = [
     "is_grad_enabled",
     "no_grad",
     "numpy",
+    "once_differentiable",
     "register_container",
     "set_grad_enabled",
     "tensor",

@@ -195,6 +195,38 @@ class Saved:
 # ---------------------------------------------------------------- nodes
 
 
+class RemovableHandle:
+    """Takes a hook away again."""
+
+    __slots__ = ("_hooks", "_key")
+    _keys = itertools.count()
+
+    def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Any) -> None:
+        self._hooks = hooks
+        self._key = next(self._keys)
+        hooks[self._key] = hook
+
+    def remove(self) -> None:
+        """Take the hook away."""
+        self._hooks.pop(self._key, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.remove()
+
+
+class NodeHooks:
+    """What is called before and after a node, or the gradient of a leaf."""
+
+    __slots__ = ("after", "before")
+
+    def __init__(self) -> None:
+        self.before: dict[int, Callable[..., Any]] = {}
+        self.after: dict[int, Callable[..., Any]] = {}
+
+
 class Node:
     """One step of the eager graph.
 
@@ -202,7 +234,7 @@ class Node:
     the outputs to those of the inputs.
     """
 
-    __slots__ = ("__weakref__", "edges", "hooks", "retains", "sequence")
+    __slots__ = ("__weakref__", "around", "edges", "hooks", "retains", "sequence")
     outputs: int | ClassVar[int] = 1  # type: ignore[valid-type]
     hands_on = False  # `pull` gets a gradient that it may change
 
@@ -211,6 +243,20 @@ class Node:
         self.sequence = next(_SEQUENCE)
         self.hooks: dict[int, dict[int, Callable[[Any], Any]]] | None = None
         self.retains: dict[int, weakref.ref[_tensor.Tensor]] | None = None
+        self.around: NodeHooks | None = None
+
+    def register_prehook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """Call `hook(grad_outputs)` before this runs; a tuple it returns is taken."""
+        self.around = self.around or NodeHooks()
+        return RemovableHandle(self.around.before, hook)
+
+    def register_hook(self, hook: Callable[[Any, Any], Any]) -> RemovableHandle:
+        """Call `hook(grad_inputs, grad_outputs)` after this ran.
+
+        A tuple that it returns stands for `grad_inputs` from then on.
+        """
+        self.around = self.around or NodeHooks()
+        return RemovableHandle(self.around.after, hook)
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
@@ -220,6 +266,10 @@ class Node:
     def name(self) -> str:
         """Return the name that PyTorch prints."""
         return type(self).__name__
+
+    def guards(self, nr: int) -> bool:
+        """Tell whether an output is a view with a derivative of its own."""
+        return False
 
     def pull(self, b: Builder, cts: Sequence[Any]) -> Sequence[Any]:
         """Return the gradient for every edge from those of the outputs."""
@@ -522,17 +572,53 @@ def accumulator(t: _tensor.Tensor) -> AccumulateGrad:
     return found
 
 
-def _follow_base(t: _tensor.Tensor, base: _tensor.Tensor) -> None:
-    """Bring the node of a view up to date after its base changed."""
+GUARDED = (
+    "This view was created inside a custom Function (or because an input was returned "
+    "as-is) and the autograd logic to handle view+inplace would override the custom "
+    "backward associated with the custom Function, leading to incorrect gradients. "
+    "This behavior is forbidden. You can fix this by cloning the output of the custom "
+    "Function."
+)
+
+
+def _check_guard(t: _tensor.Tensor, what: str) -> None:
+    """Raise where a written view has a derivative of its own, which would be lost."""
+    node, nr = t._node, t._nr
+    while isinstance(node, ViewNode):
+        edge = node.edges[0]
+        assert edge is not None
+        node, nr = edge
+    if node is not None and node.guards(nr):
+        assert t._node is not None
+        name = t._node.name().partition("Backward")[0]
+        raise MutationError(
+            f"Output {t._nr} of {name} is a view and {what} modified inplace. "
+            f"{GUARDED}",
+            location=user_location(),
+        )
+
+
+def _follow_base(
+    t: _tensor.Tensor, base: _tensor.Tensor, with_hooks: bool = True
+) -> None:
+    """Bring the node of a view up to date after its base changed.
+
+    Its hooks come along where another alias was written: what had them is not in the
+    graph of the new value.
+    """
     storage = base._storage
     assert storage is not None
     if t._made_without_grad:
         return
+    _check_guard(t, "its base or another view of its base has been")
     edge = edge_of(base)
     before = t._node
     if edge is not None:
         t._leaf = False
         t._node = AsStridedBackward0(edge, Outline(base._data), t._steps)
+        hooks = None if before is None else (before.hooks or {}).get(t._nr)
+        if hooks and with_hooks:
+            t._node.hooks = {0: hooks}
     elif before is not None:  # the base was detached in place
         t._node = None
     move_retained(before, t._nr, t)
@@ -708,6 +794,8 @@ def _check_write(target: _tensor.Tensor, base: _tensor.Tensor | None) -> None:
             rule=f"the write into {target.type} would lose its gradient",
             hint="write into a copy, x = x.copy(), or under rg.no_grad()",
         )
+    if base is not None:
+        _check_guard(target, "is being")
     if target._made_without_grad:
         raise MutationError(
             "A view was created in no_grad mode and is being modified inplace with "
@@ -730,6 +818,8 @@ def rebase(target: _tensor.Tensor, plan: Rebase, result: Any = None) -> None:
             base,
             CopySlices(plan.old, plan.new, Outline(base._data), target._steps, like),
         )
+        if target._node is not None and target._node.hooks:
+            _follow_base(target, base, with_hooks=False)  # they are of the old value
         return
     node = None if result is None else result._node
     same = node is not None and (
