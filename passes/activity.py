@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..ir.func import Block, Node, Operand, Value
+from ..ir.func import Block, Node, Operand, Value, custom_parts
 from ..ir.op import Kind, Zero
 
 LOOPS = (Kind.FOR, Kind.WHILE)
@@ -16,7 +16,10 @@ def differentiable(x: Operand) -> bool:
 
 
 def active_operands(node: Node) -> Iterator[Value]:
-    """Yield the operands of a plain node that it has a derivative in."""
+    """Yield the operands of a node without branches that it has a derivative in."""
+    if node.op.kind is Kind.CUSTOM:
+        yield from (x for x in custom_parts(node)[0] if isinstance(x, Value))
+        return
     for k, x in enumerate(node.operands):
         if isinstance(x, Value) and x.type.is_inexact:
             if not isinstance(node.op.derivative(k), Zero):

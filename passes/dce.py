@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ..ir import dims
 from ..ir.dims import Dim, Expr, Symbol
-from ..ir.func import Block, Func, Node, Operand, Value, dims_of_node
+from ..ir.func import Block, Func, Node, Operand, Value, custom_parts, dims_of_node
 from ..ir.op import Kind
 from .scope import defined_symbol, definers
 
@@ -132,6 +132,9 @@ class _Live:
             self.spread_carry(node, k)
         elif node.op.kind in LOOPS:
             self.need(node.regions[-1].results[k : k + 1])
+        elif node.op.kind is Kind.CUSTOM:
+            inputs, values = custom_parts(node)
+            self.need((*inputs, values[k], *node.regions[0].results))
         elif node.regions:
             self.need(r.results[k] for r in node.regions)
         else:

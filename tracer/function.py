@@ -24,7 +24,7 @@ from .engine import conjugate
 from .location import user_location
 from .modes import STATE, no_grad
 from .tape import CopySlices, Edge, Node, Outline, Saved
-from .tensor import Tensor, of
+from .tensor import Tensor, of, wrap
 
 ONCE = OPS["once"]
 TWICE = (
@@ -115,6 +115,8 @@ class Function:
             from .function_traced import apply_traced
 
             return apply_traced(cls, trace, args)
+        if not any(isinstance(x, Tensor) for x in args):
+            return _on_arrays(cls, args)
         return _Call(cls, args).run()
 
 
@@ -236,6 +238,19 @@ class Refusal(Node):
 # ---------------------------------------------------------------- a call
 
 
+def _on_arrays(cls: type[Function], args: Sequence[Any]) -> Any:
+    """Call a Function on NumPy's arrays: its methods get Tensors, the caller arrays."""
+    given = [tape.is_inexact(x) and isinstance(x, np.ndarray) for x in args]
+    wrapped = [wrap(x) if w else x for x, w in zip(args, given, strict=True)]
+    if not any(given):
+        return _Call(cls, args).run()
+    out = _Call(cls, wrapped).run()
+    arrays = {id(t): x for t, x in zip(wrapped, args, strict=True)}
+    outs = out if isinstance(out, tuple) else (out,)
+    shown = [arrays.get(id(x), x._data) if isinstance(x, Tensor) else x for x in outs]
+    return packed(out, shown)
+
+
 class _Call:
     """One call of a Function on Tensors that hold data."""
 
@@ -257,7 +272,7 @@ class _Call:
         with no_grad():
             out = forward_of(self.cls, self.ctx, self.args)
         outs = outputs_of(out, self.cls)
-        self.check_dirty(outs)
+        check_dirty(self.args, outs, self.ctx)
         if not self.recorded:
             self.bump()
             return packed(out, [self.plain(x) for x in outs])
@@ -277,17 +292,6 @@ class _Call:
 
     def is_dirty(self, x: Any) -> bool:
         return any(x is d for d in self.ctx._dirty)
-
-    def check_dirty(self, outs: Sequence[Any]) -> None:
-        """Check what `mark_dirty` says."""
-        given = [x for x in self.args if self.is_dirty(x)]
-        if any(not any(x is y for y in outs) for x in given):
-            raise MutationError(NOT_RETURNED, location=user_location())
-        several = sum(isinstance(y, Tensor | np.ndarray) for y in outs) > 1
-        if several and any(x._base is not None for x in given):
-            raise MutationError(
-                SEVERAL, location=user_location(), hint="pass a copy of the view"
-            )
 
     def check_writes(self) -> None:
         """Check that what `forward` has written may be written, and was marked."""
@@ -384,6 +388,22 @@ class _Call:
             return Saved(t, edge, None), None
 
         return keep
+
+
+def check_dirty(args: Sequence[Any], outs: Sequence[Any], ctx: Context) -> None:
+    """Check what `mark_dirty` says."""
+    given = [x for x in args if any(x is d for d in ctx._dirty)]
+    if any(not any(x is y for y in outs) for x in given):
+        raise MutationError(NOT_RETURNED, location=user_location())
+    several = sum(isinstance(y, Tensor | np.ndarray) for y in outs) > 1
+    if several and any(map(_is_view, given)):
+        raise MutationError(
+            SEVERAL, location=user_location(), hint="pass a copy of the view"
+        )
+
+
+def _is_view(x: Tensor) -> bool:
+    return x._base is not None or getattr(x._value, "base", None) is not None
 
 
 def _inner(t: Tensor, name: str, edges: tuple[Edge | None, ...]) -> Edge | None:

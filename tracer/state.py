@@ -240,7 +240,11 @@ class State:
 
     def search(self, f: Any) -> None:
         """Search what a callable can name, and what those functions can name."""
-        if isinstance(f, MethodType):
+        if hasattr(f, "__rg_methods__"):
+            self._methods(f)
+        elif isinstance(f, MethodType) and hasattr(f.__self__, "__rg_methods__"):
+            self._methods(f.__self__)
+        elif isinstance(f, MethodType):
             self._object(Place(f.__self__, (), "self"), f.__self__, 0)
             self.search(f.__func__)
         elif isinstance(f, functools.partial):
@@ -263,6 +267,14 @@ class State:
             self.search(x)
         else:
             self._object(Place(x, (), name), x, 0)
+
+    def _methods(self, f: Any) -> None:
+        """Search a class whose methods are called through one of ours."""
+        for name in f.__rg_methods__:
+            if isinstance(getattr(f, name), FunctionType) and _is_user(
+                getattr(f, name)
+            ):
+                self._function(getattr(f, name))
 
     def _function(self, f: FunctionType) -> None:
         if id(f.__code__) in self._seen and not f.__closure__:
@@ -293,6 +305,8 @@ class State:
             self.constants.append((place, x))
         elif isinstance(x, ModuleType | BuiltinFunctionType | type):
             self.functions.append((place, x))
+            if hasattr(x, "__rg_methods__"):
+                self._methods(x)
         elif isinstance(x, FunctionType):
             self.functions.append((place, x.__code__))
             if _is_user(x):

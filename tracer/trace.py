@@ -29,6 +29,7 @@ from ..ir.func import (
     Node,
     Operand,
     Value,
+    custom_parts,
     dims_of_node,
     substitute,
     type_of,
@@ -111,6 +112,7 @@ class Trace:
         self.read_only: set[Value] = set()  # views
         self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
+        self.frozen: dict[Value, str] = {}  # roots that may not be written, and why
         self.ended: set[Value] = set()  # values of regions that are finished
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
@@ -242,11 +244,12 @@ class Trace:
 
     def _left_over(self, v: Value) -> UnsupportedError:
         return UnsupportedError(
-            f"a value that was computed in a checkpoint, {self.operand_type(v)}, is "
-            "used after it",
+            f"a value that was computed in a checkpoint, or for a derivative, "
+            f"{self.operand_type(v)}, is used after it",
             location=user_location(),
             rule="What a checkpoint computes leaves it as its result, or in variables "
-            "and containers that its function names.",
+            "and containers that its function names; gradients leave backward as its "
+            "result.",
             hint="return the value from the function",
         )
 
@@ -654,6 +657,8 @@ class Trace:
         self._check_writeable(where)
         self._check_fits(where, x)
         root = root_of(where)
+        if root in self.frozen:
+            raise MutationError(self.frozen[root], location=user_location())
         self.leaves.before_write(root)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
@@ -814,6 +819,10 @@ class Trace:
             rest = [self._hint_operand(i) for i in node.operands[1:]]
             attrs = {k: self._hint(a) for k, a in node.attrs.items()}
             out = node.op.eager(base, *rest, **attrs)
+        elif node.op.kind is Kind.CUSTOM:
+            value = custom_parts(node)[1][node.results.index(x)]
+            known = self.layout(value) if isinstance(value, Value) else None
+            out = np.empty(shape, x.type.dtype) if known is None else known
         elif node.op.kind is Kind.CHECKPOINT:
             inside = node.regions[0].results[node.results.index(x)]
             assert isinstance(inside, Value)

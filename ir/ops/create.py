@@ -190,7 +190,8 @@ define(
     ),
     derivatives=(
         NoDerivative(
-            "it was computed by a function that was marked with @once_differentiable"
+            "trying to differentiate twice a function that was marked with "
+            "@once_differentiable"
         ),
     ),
     lower="{0}",
