@@ -141,7 +141,7 @@ class F(torch.autograd.Function):
 a=L(1,1,1); b=a*1; v=b[:2]; F.apply(v); print(n(b), n(v))
 b.sum().backward(); print(a.grad)
 """,
-    torch="CopySlices AsStridedBackward0 | tensor([2., 2., 1.])",
+    torch="torch::autograd::CopySlices AsStridedBackward0 | tensor([2., 2., 1.])",
 )
 def test_a_dirty_view_is_a_write_into_its_base() -> None:
     a = leaf(1, 1, 1)
@@ -194,8 +194,8 @@ class F(torch.autograd.Function):
 b=L(1,1)*1; c=F.apply(b); E(lambda: c.mul_(2)); E(lambda: c[:1].mul_(2))
 b.mul_(2); E(lambda: c.grad_fn)
 """,
-    torch="Output 0 of F is a view and is being modified inplace. This view was created "
-    "inside a custom Function | Output 0 of Slice is a view and is being modified "
+    torch="Output 0 of F is a view and is being modified inplace. This view was "
+    "created inside a custom Function | Output 0 of Slice is a view and is being modified "
     "inplace. | Output 0 of F is a view and its base or another view of its base has "
     "been modified inplace.",
 )
@@ -211,7 +211,7 @@ def test_a_view_from_a_function_has_a_guard() -> None:
     b.mul_(2)
     refused(
         lambda: c.grad_fn,
-        "Output 0 of AsItIs is a view and its base or another view of its base has been",
+        "Output 0 of AsItIs is a view and its base or another view of its base has",
         MutationError,
     )
     y.backward()  # used before the write
@@ -229,8 +229,8 @@ class F(torch.autograd.Function):
     def backward(ctx,g): return g
 E(lambda: F.apply(L(1)*1))
 """,
-    torch="Some elements marked as dirty during the forward method were not returned as "
-    "output.",
+    torch="Some elements marked as dirty during the forward method were not returned "
+    "as output.",
 )
 def test_dirty_inputs_have_to_be_returned() -> None:
     def forward(ctx: Any, x: Any) -> Any:
@@ -257,8 +257,8 @@ class F(torch.autograd.Function):
     def backward(ctx,g,h): return g
 E(lambda: F.apply((L(1,1)*1)[:1]))
 """,
-    torch="If your Function modifies inplace an input that is a view of another Tensor, "
-    "your Function cannot return more than one Tensor.",
+    torch="If your Function modifies inplace an input that is a view of another "
+    "Tensor, your Function cannot return more than one Tensor.",
 )
 def test_a_dirty_view_is_the_only_output() -> None:
     def forward(ctx: Any, x: Any) -> Any:
@@ -370,7 +370,8 @@ def test_a_gradient_that_is_larger_is_summed() -> None:
     """
 class F(torch.autograd.Function):
     @staticmethod
-    def forward(ctx,x): print(torch.is_grad_enabled(), x.requires_grad, (x*2).requires_grad); return x*1
+    def forward(ctx,x):
+        print(torch.is_grad_enabled(), x.requires_grad, (x*2).requires_grad); return x*1
     @staticmethod
     def backward(ctx,g): print(torch.is_grad_enabled()); return g
 import warnings; warnings.simplefilter("ignore")
@@ -484,8 +485,8 @@ class F(torch.autograd.Function):
     def backward(ctx,g): x,=ctx.saved_tensors; return 2*g*x
 b=L(1,1)*1; y=F.apply(b).sum(); b.add_(1); E(lambda: y.backward())
 """,
-    torch="one of the variables needed for gradient computation has been modified by an "
-    "inplace operation",
+    torch="one of the variables needed for gradient computation has been modified by "
+    "an inplace operation",
 )
 def test_saved_inputs_that_were_overwritten() -> None:
     b = leaf(1, 1) * 1
@@ -617,8 +618,8 @@ a=L(1,1); g,=torch.autograd.grad(F.apply(a),a,L(1,1),create_graph=True)
 print(g.requires_grad); E(lambda: g.sum().backward())
 g,=torch.autograd.grad(F.apply(a),a,Z(1,1),create_graph=True); print(g.requires_grad)
 """,
-    torch="False | True | trying to differentiate twice a function that was marked with "
-    "@once_differentiable | False | False",
+    torch="False | True | trying to differentiate twice a function that was marked "
+    "with @once_differentiable | False | False",
     ours="the error in every case, whether or not the gradient passed in requires one",
 )
 def test_once_differentiable() -> None:
@@ -660,7 +661,8 @@ class F(torch.autograd.Function):
     def setup_context(ctx, inputs, output): ctx.k=inputs[1]
     @staticmethod
     def vjp(ctx, g): return g*ctx.k, None
-a=L(1,1); y=F.apply(a); print(y.grad_fn.needs_input_grad); y.sum().backward(); print(a.grad)
+a=L(1,1); y=F.apply(a); print(y.grad_fn.needs_input_grad)
+y.sum().backward(); print(a.grad)
 """,
     torch="(True, False) | tensor([2., 2.])",
 )
@@ -737,8 +739,8 @@ E(lambda: F.apply(L(1), 3.0).backward())
 a=L(1); F.apply.__self__.backward=staticmethod(lambda ctx,g: (g, g))
 F.apply(a, Z(3)).backward(); print(a.grad)
 """,
-    torch="function FBackward returned a gradient different than None at position 2, but "
-    "the corresponding forward input was not a Variable | expected Variable or None "
+    torch="function FBackward returned a gradient different than None at position 2, "
+    "but the corresponding forward input was not a Variable | expected Variable or None "
     "(got str) | tensor([1.])",
 )
 def test_gradients_of_what_has_none() -> None:
@@ -765,7 +767,8 @@ class F(torch.autograd.Function):
     def forward(ctx,x): ctx.save_for_backward(x, None); return x*x
     @staticmethod
     def backward(ctx,g): return 2*g*ctx.saved_tensors[0]
-a=L(1); y=F.apply(a); print(y.grad_fn.saved_tensors); y.backward(); E(lambda: y.backward())
+a=L(1); y=F.apply(a); print(y.grad_fn.saved_tensors); y.backward()
+E(lambda: y.backward())
 E(lambda: y.grad_fn.saved_tensors); E(lambda: y.grad_fn.other)
 class F(F):
     @staticmethod
@@ -874,7 +877,8 @@ class G(torch.autograd.Function):
     @staticmethod
     def backward(ctx,g): return torch.cat([Z(0), 5*g])
 a=L(1,1); o=F.apply(a); print(o[0] is o[1], o[0].output_nr); o[0].sum().backward()
-b=a*1; c=G.apply(b); print(c._base is b, n(c)); a.grad=None; c.sum().backward(); print(a.grad)
+b=a*1; c=G.apply(b); print(c._base is b, n(c)); a.grad=None; c.sum().backward()
+print(a.grad)
 """,
     torch="True 1 | tensor([0., 0.]) tensor([1., 1.]) | True GBackward | "
     "tensor([0., 5.])",
