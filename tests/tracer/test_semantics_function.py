@@ -195,8 +195,8 @@ b=L(1,1)*1; c=F.apply(b); E(lambda: c.mul_(2)); E(lambda: c[:1].mul_(2))
 b.mul_(2); E(lambda: c.grad_fn)
 """,
     torch="Output 0 of F is a view and is being modified inplace. This view was "
-    "created inside a custom Function | Output 0 of Slice is a view and is being modified "
-    "inplace. | Output 0 of F is a view and its base or another view of its base has "
+    "created inside a custom Function | Output 0 of Slice is a view and is being "
+    "modified inplace. | Output 0 of F is a view and its base or another view of its base has "
     "been modified inplace.",
 )
 def test_a_view_from_a_function_has_a_guard() -> None:
@@ -740,8 +740,8 @@ a=L(1); F.apply.__self__.backward=staticmethod(lambda ctx,g: (g, g))
 F.apply(a, Z(3)).backward(); print(a.grad)
 """,
     torch="function FBackward returned a gradient different than None at position 2, "
-    "but the corresponding forward input was not a Variable | expected Variable or None "
-    "(got str) | tensor([1.])",
+    "but the corresponding forward input was not a Variable | expected Variable or "
+    "None (got str) | tensor([1.])",
 )
 def test_gradients_of_what_has_none() -> None:
     refused(
