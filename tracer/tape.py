@@ -21,7 +21,7 @@ import numpy as np
 
 from ..ir.build import Builder, Shaped
 from ..ir.errors import GradientError, MutationError
-from ..ir.op import OPS, OUT, Kind, NoDerivative, Op, Partial, Vjp
+from ..ir.op import OPS, OUT, Kind, NoDerivative, Op, Partial, Vjp, Zero
 from ..ir.types import DType, Type, type_of_array
 from ..runtime.storage import Storage
 from . import tensor as _tensor
@@ -662,6 +662,8 @@ def make_view(
     """Return the view `out` of `t`, sharing its storage."""
     storage = t._storage
     assert storage is not None
+    if isinstance(op.derivative(0), Zero):
+        return t.detach()
     result = _tensor.Tensor(out, storage)
     indices = tuple(
         x.item() if isinstance(x, np.ndarray | np.generic) else x for x in data[1:]

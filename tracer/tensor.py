@@ -853,7 +853,8 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     tensor([1., 2.], requires_grad=True)
     """
     if dispatch.active_trace() is not None:
-        t: Tensor = _part("functions").FUNCTIONS[np.array](data, dtype=dtype).detach()
+        copy = _part("functions").FUNCTIONS[np.array](data, dtype=dtype)
+        t: Tensor = dispatch.apply(OPS["detach"], (copy,))
     else:
         t = of(np.array(data._data if isinstance(data, Tensor) else data, dtype=dtype))
     return t.requires_grad_() if requires_grad else t

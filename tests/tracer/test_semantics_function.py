@@ -196,8 +196,8 @@ b.mul_(2); E(lambda: c.grad_fn)
 """,
     torch="Output 0 of F is a view and is being modified inplace. This view was "
     "created inside a custom Function | Output 0 of Slice is a view and is being "
-    "modified inplace. | Output 0 of F is a view and its base or another view of its base has "
-    "been modified inplace.",
+    "modified inplace. | Output 0 of F is a view and its base or another view of its "
+    "base has been modified inplace.",
 )
 def test_a_view_from_a_function_has_a_guard() -> None:
     a = leaf(1, 1)
