@@ -23,7 +23,7 @@ from .context import Context, tensors_in
 from .engine import conjugate
 from .location import user_location
 from .modes import STATE, no_grad
-from .tape import CopySlices, Edge, Node, Outline, Saved
+from .tape import Edge, Node, Outline, Saved
 from .tensor import Tensor, of, wrap
 
 ONCE = OPS["once"]
@@ -264,8 +264,6 @@ class _Call:
         self.ctx = Context(tuple(e is not None for e in self.edges))
         tensors = [x for x in args if isinstance(x, Tensor)]
         self.versions = {id(x): x._version for x in tensors}
-        bases = [x._base for x in tensors if x._base is not None]
-        self.bases = {id(x): tape.edge_of(x) for x in bases}
         self.roots = {id(x._storage) for x in tensors if x._storage is not None}
 
     def run(self) -> Any:
@@ -361,9 +359,7 @@ class _Call:
         if storage is not None and self.is_dirty(t):
             storage.epoch += 1  # views look at their base again
         if base is not None and self.is_dirty(t):
-            like, old = Outline(t._data), self.bases[id(base)]
-            part = CopySlices(old, (node, nr), Outline(base._data), t._steps, like)
-            tape.set_node(base, part)
+            tape.put_slices(t, (node, nr))
             return
         tape.set_node(t, node, nr)
         if base is not None:

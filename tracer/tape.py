@@ -610,6 +610,14 @@ def _follow_base(
     assert storage is not None
     if t._made_without_grad:
         return
+    with storage.lock:
+        if t._seen != storage.epoch:  # no other thread has done it meanwhile
+            _rebase_view(t, base, storage, with_hooks)
+
+
+def _rebase_view(
+    t: _tensor.Tensor, base: _tensor.Tensor, storage: Storage, with_hooks: bool
+) -> None:
     _check_guard(t, "its base or another view of its base has been")
     edge = edge_of(base)
     before = t._node
@@ -761,13 +769,17 @@ class Rebase(NamedTuple):
     like: Any
 
 
-def prepare_write(target: _tensor.Tensor, new: Any) -> Rebase | None:
-    """Check whether autograd allows a write; return how to rebase, if at all."""
+def prepare_write(
+    target: _tensor.Tensor, new: Any, new_edge: Edge | None
+) -> Rebase | None:
+    """Check whether autograd allows a write; return how to rebase, if at all.
+
+    `new_edge` is where the gradient of `new` goes.
+    """
     if not STATE.grad:
         return None
     base = target._base
     is_tensor = isinstance(new, _tensor.Tensor)
-    new_edge = edge_of(new) if is_tensor else None
     target_edge = edge_of(target)
     old = target_edge if base is None else edge_of(base)
     if new_edge is None and old is None and target_edge is None:
@@ -947,10 +959,10 @@ def record(
     tensor = _tensor.Tensor
     written = [t for t in outputs if any(t is x for x in inputs)]
     edges = tuple(edge_of(x) if isinstance(x, tensor) else None for x in inputs)
-    bases = [(t, edge_of(t._base) if t._base is not None else None) for t in written]
     for t in written:
         assert t._storage is not None
-        t._storage.wrote()
+        with t._storage.lock:
+            t._storage.wrote()
         if t._storage.has_keepers:
             t._storage.last_write = user_location()
     if not STATE.grad or all(e is None for e in edges):
@@ -961,13 +973,21 @@ def record(
     for nr, t in enumerate(outputs):
         if not isinstance(t, tensor) or not is_inexact(t._data):
             continue
-        old = next((e for w, e in bases if w is t), None)
         if t._base is not None and any(w is t for w in written):
-            outline = Outline(t._base._data)
-            part = CopySlices(old, (node, nr), outline, t._steps, Outline(t._data))
-            set_node(t._base, part)
+            put_slices(t, (node, nr))
         else:
             set_node(t, node, nr)
+
+
+def put_slices(t: _tensor.Tensor, new: Edge) -> None:
+    """Rebase the base of a view that a function has written."""
+    base = t._base
+    assert base is not None
+    assert base._storage is not None
+    with base._storage.lock:
+        old, like = edge_of(base), Outline(t._data)
+        base_node = CopySlices(old, new, Outline(base._data), t._steps, like)
+        set_node(base, base_node)
 
 
 def _saved_of(x: Any, outputs: Sequence[Any]) -> tuple[Any, int | None]:
