@@ -116,7 +116,6 @@ def test_gradients_add_up_in_place() -> None:
     "4.5",
     "kept",
     """
-import warnings; warnings.simplefilter("ignore")
 a=L(1,1); y=(a*a).sum(); y.backward(retain_graph=True); g=a.grad
 y.backward(create_graph=True); print(a.grad is g, g)
 """,

@@ -374,7 +374,6 @@ class F(torch.autograd.Function):
         print(torch.is_grad_enabled(), x.requires_grad, (x*2).requires_grad); return x*1
     @staticmethod
     def backward(ctx,g): print(torch.is_grad_enabled()); return g
-import warnings; warnings.simplefilter("ignore")
 a=L(1); F.apply(a).backward(); F.apply(a).backward(create_graph=True)
 """,
     torch="False True False | False | False True False | True",
