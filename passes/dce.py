@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ..ir import dims
 from ..ir.dims import Dim, Expr, Symbol
-from ..ir.func import Block, Func, Node, Operand, Value, custom_parts, dims_of_node
+from ..ir.func import Block, Func, Node, Operand, Value, dims_of_node
 from ..ir.op import Kind
 from .scope import defined_symbol, definers
 
@@ -133,8 +133,7 @@ class _Live:
         elif node.op.kind in LOOPS:
             self.need(node.regions[-1].results[k : k + 1])
         elif node.op.kind is Kind.CUSTOM:
-            inputs, values = custom_parts(node)
-            self.need((*inputs, values[k], *node.regions[0].results))
+            self.need((*node.operands, *node.regions[0].results))
         elif node.regions:
             self.need(r.results[k] for r in node.regions)
         else:
@@ -156,6 +155,9 @@ class _Live:
         keep = [k for k, v in enumerate(node.results) if v in self.values]
         regions = [self.kept(r) for r in node.regions]
         operands = node.operands
+        if node.op.kind is Kind.CUSTOM:  # all its values belong to its rule
+            rule = tuple(regions)
+            return Node(node.op, operands, node.attrs, node.results, rule, node.loc)
         if node.op.kind in LOOPS:
             carries = [k for k in keep if k < len(operands)]
             operands = tuple(operands[k] for k in carries)

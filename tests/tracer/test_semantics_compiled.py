@@ -80,8 +80,8 @@ def f(x): x.mul_(2); return x[1:3]
 a=L(1,1,1,1); b=a*1; r=C(f)(b); print(n(b), r._base is b, n(r)); r.mul_(2); print(n(b))
 b.sum().backward(); print(a.grad)
 """,
-    torch="CopyBackwards True SliceBackward0 | torch::autograd::CopySlices | "
-    "tensor([2., 4., 4., 2.])",
+    torch="torch::autograd::CopyBackwards True SliceBackward0 | "
+    "torch::autograd::CopySlices | tensor([2., 4., 4., 2.])",
     ours="the call is one node, `CompiledBackward`, of written arguments, too",
 )
 def test_a_written_argument_and_a_view_of_it() -> None:
@@ -443,13 +443,13 @@ def test_writes_under_no_grad_are_not_differentiated() -> None:
 
 @line(
     "7.18",
-    "kept",
+    "better",
     """
 def f(x,y): x.mul_(y); return x.sum()
-a,w=L(1,2,3),L(4,5,6); b=a*1; s=C(f)(b,w); (s+(b*b).sum()).backward()
-print(a.grad, w.grad)
+a,w=L(1,2,3),L(4,5,6); b=a*1; s=C(f)(b,w); E(lambda: (s+(b*b).sum()).backward())
 """,
-    torch="tensor([ 36., 105., 222.]) tensor([  9.,  42., 111.])",
+    torch="one of the variables needed for gradient computation has been modified",
+    ours="what is written gets the gradients of its later uses",
 )
 def test_written_arguments_are_outputs_of_the_node() -> None:
     def f(x: Any, y: Any) -> Any:
