@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -77,8 +77,6 @@ class Function:
     >>> x.grad
     tensor(12.)
     """
-
-    __rg_methods__: ClassVar = ("forward", "setup_context", "backward", "vjp")
 
     def __init__(self) -> None:
         raise TypeError(

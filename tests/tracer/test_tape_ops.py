@@ -8,7 +8,7 @@ import pytest
 
 from retrograde.ir import ops  # noqa: F401 - defines the ops
 from retrograde.ir.errors import GradientError
-from retrograde.ir.op import CONTROL, OPS, Kind, NoDerivative, Op, Sample
+from retrograde.ir.op import CONTROL, OPS, Kind, NoDerivative, Op, Sample, Zero
 from retrograde.tracer import autograd, dispatch
 from retrograde.tracer.tensor import Tensor, tensor
 
