@@ -69,13 +69,13 @@ class Function:
     ...         (x,) = ctx.saved_tensors
     ...         return g * 3 * x**2
     >>> from retrograde.tracer.tensor import tensor
-    >>> x = tensor(2.0, requires_grad=True)
+    >>> x = tensor([1.0, 2.0], requires_grad=True)
     >>> y = Cube.apply(x)
     >>> y
-    tensor(8., grad_fn=<CubeBackward>)
-    >>> y.backward()
+    tensor([1., 8.], grad_fn=<CubeBackward>)
+    >>> y.sum().backward()
     >>> x.grad
-    tensor(12.)
+    tensor([ 3., 12.])
     """
 
     def __init__(self) -> None:
