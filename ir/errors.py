@@ -69,6 +69,10 @@ class UnsupportedError(RetrogradeError, NotImplementedError):
     """A program that is meaningful, but that this version cannot take."""
 
 
+class OpaqueError(RetrogradeError, NotImplementedError):
+    """A custom Function whose code cannot be traced: the call runs uncompiled."""
+
+
 class GradientError(RetrogradeError, RuntimeError):
     """A gradient that was asked for and cannot be given."""
 

@@ -124,6 +124,14 @@ def type_of(x: Operand) -> Type:
     return x.type if isinstance(x, Value) else type_of_literal(x)
 
 
+def custom_parts(
+    node: Node,
+) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    """Return what a custom node has a derivative in, and its values."""
+    count = len(node.operands) - len(node.results)
+    return node.operands[:count], node.operands[count:]
+
+
 def walk(block: Block) -> Iterator[Node]:
     """Yield every node of a block and of the regions inside it, in order."""
     for node in block.nodes:

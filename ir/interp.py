@@ -14,7 +14,7 @@ import numpy as np
 from . import dims
 from .dims import Dim, Expr, Symbol
 from .errors import IndexRangeError, IRError, RetrogradeError, ShapeError
-from .func import Block, Func, Node, Operand, Value
+from .func import Block, Func, Node, Operand, Value, custom_parts
 from .op import Kind
 from .types import type_of_array
 
@@ -99,6 +99,9 @@ class Machine:
             case Kind.COND:
                 taken = node.regions[0 if self.get(node.operands[0]) else 1]
                 self.define(node.results, self.region(taken))
+            case Kind.CUSTOM:
+                values = custom_parts(node)[1]
+                self.define(node.results, [self.get(x) for x in values])
             case Kind.CHECKPOINT | Kind.FUSED:
                 self.define(node.results, self.region(node.regions[0]))
             case _:

@@ -48,10 +48,13 @@ class Kind(StrEnum):
     WHILE = "while"
     COND = "cond"
     CHECKPOINT = "checkpoint"
+    CUSTOM = "custom"  # values with a derivative of their own
     FUSED = "fused"
 
 
-CONTROL = frozenset({Kind.FOR, Kind.WHILE, Kind.COND, Kind.CHECKPOINT, Kind.FUSED})
+CONTROL = frozenset(
+    {Kind.FOR, Kind.WHILE, Kind.COND, Kind.CHECKPOINT, Kind.CUSTOM, Kind.FUSED}
+)
 
 
 @dataclass(frozen=True, slots=True)

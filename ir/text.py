@@ -22,7 +22,7 @@ import numpy as np
 from . import dims
 from .dims import Expr, Facts, Symbol
 from .errors import IRError
-from .func import Block, Func, Node, Operand, Value, type_of
+from .func import Block, Func, Node, Operand, Value, custom_parts, type_of
 from .op import OPS, Kind, Op
 from .types import NAMES, SHORT, Type
 
@@ -143,6 +143,13 @@ def _control_head(node: Node) -> tuple[str, tuple[str, ...]]:
             return name + _carries(node) + _attrs_text(node.attrs), ("test", "yield")
         case Kind.COND:
             return f"{name} {show_operand(node.operands[0])}", ("yield", "yield")
+        case Kind.CUSTOM:
+            inputs, values = custom_parts(node)
+            text = ", ".join(map(show_operand, values))
+            if inputs:
+                text += f" of {', '.join(map(show_operand, inputs))}"
+            params = ", ".join(map(show_param, node.regions[0].params))
+            return f"{name} {text} params({params})", ("yield",)
         case _:
             return name + _attrs_text(node.attrs), ("yield",)
 
@@ -378,9 +385,11 @@ class _Reader:
     def control(self, row: str) -> Node:
         left, right = self.sides(row.removesuffix("{").strip())
         head, attrs = self.trailing_attrs(right)
-        head, inits, params = self.carries(head)
         name = head.split(" ")[0]
         op = self.op(name)
+        if op.kind is Kind.CUSTOM:
+            return self.custom(op, left, head)
+        head, inits, params = self.carries(head)
         regions: tuple[Block, ...]
         operands: tuple[Operand, ...] = inits
         if op.kind is Kind.FOR:
@@ -402,6 +411,19 @@ class _Reader:
             regions = (*regions, Block((), nodes, results))
         self.expect("}")
         return Node(op, operands, attrs, tuple(map(self.define, split(left))), regions)
+
+    def custom(self, op: Op, left: str, head: str) -> Node:
+        head, _, params = head.removesuffix(")").partition(" params(")
+        values, _, inputs = head.partition(" ")[2].partition(" of ")
+        operands = [*split(inputs), *split(values)]
+        given = tuple(map(self.operand, operands))
+        own = tuple(map(self.define, split(params)))
+        self.at += 1
+        nodes, _, results = self.block(("yield",))
+        self.expect("}")
+        rule = Block(own, nodes, results)
+        made = tuple(map(self.define, split(left)))
+        return Node(op, given, {}, made, (rule,))
 
     def carries(self, head: str) -> tuple[str, Any, Any]:
         start = head.find(" carry(")

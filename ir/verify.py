@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from . import dims
 from .dims import Expr, Facts, Strict, Symbol
 from .errors import IRError, RetrogradeError
-from .func import Block, Func, Node, Operand, Value, dims_of_node, type_of
+from .func import (
+    Block,
+    Func,
+    Node,
+    Operand,
+    Value,
+    custom_parts,
+    dims_of_node,
+    type_of,
+)
 from .op import Kind
 from .text import show_node
 from .types import Type, broadcast_shapes, same_shape
@@ -219,11 +228,23 @@ class _Verifier:
                 for region in node.regions:
                     self.block(region, facts, outer)
                     self.yields(region.results, [v.type for v in node.results])
+            case Kind.CUSTOM:
+                self.custom(node, facts, outer)
             case _:
                 self.block(node.regions[0], facts, outer)
                 self.yields(node.regions[0].results, [v.type for v in node.results])
         self.symbols = saved
         self.regions -= 1
+
+    def custom(self, node: Node, facts: Facts, outer: frozenset[Value]) -> None:
+        (rule,) = node.regions
+        inputs, values = custom_parts(node)
+        types = [v.type for v in node.results]
+        cts = [Type(t.dtype, t.shape, scalar=t.scalar) for t in types]
+        self.yields(values, types)
+        self.yields(rule.params, [*types, *cts])
+        self.block(rule, facts, outer)
+        self.yields(rule.results, list(map(type_of, inputs)))
 
     def predicate(self, results: Sequence[Operand]) -> None:
         if len(results) != 1:

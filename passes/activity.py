@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..ir.func import Block, Node, Operand, Value
+from ..ir.access import view_of
+from ..ir.func import Block, Node, Operand, Value, custom_parts
 from ..ir.op import Kind, Zero
 
 LOOPS = (Kind.FOR, Kind.WHILE)
@@ -15,8 +16,19 @@ def differentiable(x: Operand) -> bool:
     return isinstance(x, Value) and x.type.is_inexact
 
 
+def declares_derivative(node: Node) -> bool:
+    """Tell whether the derivative of a node is not the one that its values have."""
+    kind = node.op.kind
+    if kind in (Kind.VIEW, Kind.SCATTER):
+        return isinstance(view_of(node).derivative(0), Zero)
+    return kind is Kind.CUSTOM
+
+
 def active_operands(node: Node) -> Iterator[Value]:
-    """Yield the operands of a plain node that it has a derivative in."""
+    """Yield the operands of a node without branches that it has a derivative in."""
+    if node.op.kind is Kind.CUSTOM:
+        yield from (x for x in custom_parts(node)[0] if isinstance(x, Value))
+        return
     for k, x in enumerate(node.operands):
         if isinstance(x, Value) and x.type.is_inexact:
             if not isinstance(node.op.derivative(k), Zero):

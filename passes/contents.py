@@ -24,7 +24,7 @@ from ..ir import dims
 from ..ir.access import part_type, view_of
 from ..ir.dims import Dim, Facts, Symbol
 from ..ir.func import Block, Node, Operand, Value, walk
-from ..ir.op import Kind
+from ..ir.op import Kind, Zero
 from ..ir.verify import loop_facts
 from .boxes import Bounds, Box, apart, box_of, moved
 from .rules import same_place
@@ -245,6 +245,8 @@ def _written(chain: Chain, makers: Mapping[Value, Node]) -> list[Chain]:
     view = view_of(outer)
     if outer.op.accumulates or view.kind is not Kind.VIEW or view.overlapping:
         return [chain]  # elements may be in the part twice
+    if isinstance(view.derivative(0), Zero):
+        return [chain]  # the derivative of the base is left alone
     found: list[Chain] = []
     x = outer.operands[1]
     while not is_part(x, outer, makers):

@@ -132,6 +132,8 @@ class _Live:
             self.spread_carry(node, k)
         elif node.op.kind in LOOPS:
             self.need(node.regions[-1].results[k : k + 1])
+        elif node.op.kind is Kind.CUSTOM:
+            self.need((*node.operands, *node.regions[0].results))
         elif node.regions:
             self.need(r.results[k] for r in node.regions)
         else:
@@ -153,6 +155,9 @@ class _Live:
         keep = [k for k, v in enumerate(node.results) if v in self.values]
         regions = [self.kept(r) for r in node.regions]
         operands = node.operands
+        if node.op.kind is Kind.CUSTOM:  # all its values belong to its rule
+            rule = tuple(regions)
+            return Node(node.op, operands, node.attrs, node.results, rule, node.loc)
         if node.op.kind in LOOPS:
             carries = [k for k in keep if k < len(operands)]
             operands = tuple(operands[k] for k in carries)

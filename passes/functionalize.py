@@ -150,6 +150,8 @@ class _Functionalizer:
                     self.loop(node)
                 case Kind.COND | Kind.CHECKPOINT:
                     self.branches(node)
+                case Kind.CUSTOM:
+                    self.custom(node)
                 case _ if viewed(node) is not None:
                     self.view(node)
                 case _:
@@ -365,6 +367,19 @@ class _Functionalizer:
                 blocks.append(Block((), tuple(nodes), tuple(out)))
         operands = list(map(self.read, node.operands))
         self.results(node, operands, blocks, kept, written)
+
+    def custom(self, node: Node) -> None:
+        """Handle a rule for a derivative: a region that writes what it made itself."""
+        (rule,) = node.regions
+        operands = list(map(self.read, node.operands))
+        params = [self.b.value(p.type, p.name) for p in rule.params]
+        with self.branch(node) as nodes:
+            for p, new in zip(rule.params, params, strict=True):
+                self.bind(p, new)
+            self.nodes(rule)
+            out = tuple(map(self.read, rule.results))
+        block = Block(tuple(params), tuple(nodes), out)
+        self.results(node, operands, [block], range(len(node.results)), ())
 
     def results(
         self,

@@ -22,7 +22,7 @@ from typing import TypeVar
 from ..ir import dims
 from ..ir.build import names_in
 from ..ir.dims import Strict
-from ..ir.func import Block, Func, Node, Operand, Value, type_of
+from ..ir.func import Block, Func, Node, Operand, Value, custom_parts, type_of
 from ..ir.op import OPS, OUT, Kind, Partial, Zero
 from ..ir.types import Type
 from . import activity
@@ -105,6 +105,8 @@ class _Pusher:
                 self.b.append(node)
             elif node.op.kind in LOOPS:
                 self.loop(node)
+            elif node.op.kind is Kind.CUSTOM:
+                self.custom(node)
             elif node.regions:
                 self.branches(node)
             else:
@@ -162,6 +164,29 @@ class _Pusher:
         reverser.accumulate(found, ct, d)
         reverser.sweep(rule, found)
         return found.get(zeros)
+
+    def custom(self, node: Node) -> None:
+        """Reverse the rule of a custom node, which is linear in its cotangents."""
+        self.b.append(node)
+        reverser, home = self.reverser, self.b.nodes
+        zeros = [reverser.gradient({}, v) for v in node.results]
+        before = len(home)
+        grads = reverser.ruled(node, zeros)
+        rule = home[before:]
+        reverser.active.update(z for z in zeros if isinstance(z, Value))
+        activity.forward(rule, reverser.active)
+        found: dict[Value, Operand] = {}
+        for x, g in zip(custom_parts(node)[0], grads, strict=True):
+            if isinstance(x, Value):
+                reverser.accumulate(found, g, self.tangents.get(x))
+        steps = reverser.sweep(rule, found)
+        home[before : before + len(rule)] = [
+            n for s in steps for n in s.replaced or (s.node,)
+        ]
+        for v, z in zip(node.results, zeros, strict=True):
+            d = found.get(z) if isinstance(z, Value) else None
+            if d is not None:
+                self.tangents[v] = self.marked(d, cotangent_type(v.type))
 
     # Regions ------------------------------------------------------------------------
 

@@ -269,6 +269,7 @@ SHAPES = _rows(
     (pattern("transpose", pattern("transpose", "x")), _transposed_twice),
     (pattern("transpose", "x"), _transposed_in_place),
     (pattern("reshape", pattern("reshape", "x")), _reshaped_twice),
+    (pattern("detached", "x"), _x),
     (pattern("reshape", "x"), _x),
     (pattern("broadcast_to", pattern("broadcast_to", "x")), _spread_twice),
     (pattern("broadcast_to", "x"), _x),

@@ -19,7 +19,7 @@ from ..ir import dims
 from ..ir.build import names_in
 from ..ir.dims import Strict
 from ..ir.errors import RetrogradeError
-from ..ir.func import Block, Func, Node, Operand, Value, type_of
+from ..ir.func import Block, Func, Node, Operand, Value, custom_parts, type_of
 from ..ir.op import Kind, Op
 from .rules import GENERAL, RULES, General, Rule, matched
 from .scope import ScopedBuilder, count_uses, defined_symbol
@@ -169,6 +169,9 @@ class Rewriter(ScopedBuilder):
                 given: Sequence[Operand] = tuple(map(self.operand, taken.results))
             case Kind.CHECKPOINT if not n.regions[0].nodes:
                 given = tuple(map(self.operand, n.regions[0].results))
+            case Kind.CUSTOM:  # whoever wanted the derivative has taken it
+                given = custom_parts(n)[1]
+                given = tuple(map(self.operand, given))
             case Kind.FOR if _is_empty(n):
                 given = operands
             case Kind.FOR | Kind.WHILE:

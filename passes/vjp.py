@@ -21,7 +21,17 @@ from ..ir.access import view_of
 from ..ir.build import names_in
 from ..ir.dims import Dim, Expr, Strict, Symbol
 from ..ir.errors import GradientError, RetrogradeError
-from ..ir.func import Attrs, Block, Func, Node, Operand, Value, free_values, type_of
+from ..ir.func import (
+    Attrs,
+    Block,
+    Func,
+    Node,
+    Operand,
+    Value,
+    custom_parts,
+    free_values,
+    type_of,
+)
 from ..ir.op import OPS, Kind, Op, Zero
 from ..ir.types import F64, Type
 from . import activity
@@ -210,7 +220,11 @@ class Reverser:
 
     def gradient(self, ct: Cotangents, x: Value) -> Operand:
         """Return the total as a result: an array for an array, a scalar for others."""
-        d, want = self.total(ct, x), cotangent_type(x.type)
+        return self.as_declared(self.total(ct, x), x)
+
+    def as_declared(self, d: Operand, x: Value) -> Operand:
+        """Return a cotangent of `x` with the marks of its type."""
+        want = cotangent_type(x.type)
         have = type_of(d)
         hint, attrs = f"d{x.name}", {"shape": (), "dtype": want.dtype}
         if have.weak or (have.scalar and not want.scalar):
@@ -263,6 +277,9 @@ class Reverser:
                 return reverse_while(self, node, given, ct)
             case Kind.COND | Kind.CHECKPOINT:
                 return self.branches(node, given, ct)
+            case Kind.CUSTOM:
+                self.custom(node, given, ct)
+                return Step(node)
             case Kind.FUSED:
                 raise GradientError("fused: differentiate before fusing")
         (d,) = given
@@ -427,6 +444,29 @@ class Reverser:
         results = (replaced(x, values) for x in back.results)
         return Block((), nodes, tuple(results))
 
+    def custom(
+        self, node: Node, given: Sequence[Operand | None], ct: Cotangents
+    ) -> None:
+        """Put the rule of a custom node in the reverse, on its own cotangents."""
+        inputs = custom_parts(node)[0]
+        if not any(map(self.wants, inputs)):
+            return
+        got = {v: d for v, d in zip(node.results, given, strict=True) if d is not None}
+        cts = [self.gradient(got, v) for v in node.results]
+        for x, d in zip(inputs, self.ruled(node, cts), strict=True):
+            self.accumulate(ct, x, d)
+
+    def ruled(self, node: Node, cts: Sequence[Operand]) -> list[Operand]:
+        """Append the rule of a custom node; returns the cotangents of its inputs."""
+        (rule,) = node.regions
+        values = dict(zip(rule.params, (*node.results, *cts), strict=True))
+        renamer = _FreshRenamer(self, values)
+        for n in rule.nodes:
+            new = renamer.node(n)
+            self.b.append(new)
+            self.b.learn(new)
+        return list(map(renamer.operand, rule.results))
+
     def replay(
         self, nodes: Sequence[Node], values: Mapping[Value, Operand]
     ) -> dict[Value, Operand]:
@@ -442,6 +482,20 @@ class Reverser:
         for loop in self.loops:
             loop.local |= dims.symbols_of(new)
         return new
+
+
+class _FreshRenamer(Renamer):
+    """Copies nodes under fresh names, and fresh symbols that they define."""
+
+    def __init__(self, r: Reverser, values: Mapping[Value, Operand]) -> None:
+        super().__init__(r.b, values)
+        self.reverser = r
+
+    def node(self, n: Node) -> Node:
+        s = defined_symbol(n)
+        if s is not None and n in self.reverser.definers:
+            self.symbols[s] = self.reverser.fresh_symbol(s.name)
+        return super().node(n)
 
 
 def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:

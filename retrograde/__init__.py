@@ -8,6 +8,7 @@ from .ir.errors import GradcheckError, RetrogradeError
 from .tracer import autograd
 from .tracer.checkpoint import checkpoint
 from .tracer.containers import register_container
+from .tracer.function import Function, once_differentiable
 from .tracer.functional import (
     elementwise_grad,
     hessian,
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "Compiled",
+    "Function",
     "GradcheckError",
     "RetrogradeError",
     "Tensor",
@@ -56,6 +58,7 @@ __all__ = [
     "linearize",
     "no_grad",
     "numpy",
+    "once_differentiable",
     "register_container",
     "set_grad_enabled",
     "set_view_replay",

@@ -6,6 +6,7 @@ version; values saved for a backward pass remember the version they were saved a
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Protocol
 
@@ -17,17 +18,24 @@ class Keeper(Protocol):
         """Take a private copy of the contents: they are about to change."""
 
 
+_MAKING = threading.Lock()  # of locks, one for each storage that is written
+
+
 class Storage:
     """A version counter shared by all tensors over the same memory.
 
     `shared` means that code outside can write without the counter noticing: an ndarray
     over the same memory is in the user's hands. What is saved from a shared storage is
     saved as a copy.
+
+    Whoever writes, or brings a view up to date, holds `lock`. It may take no other
+    storage's lock meanwhile, except together by `locked`.
     """
 
     __slots__ = (
         "_keepers",
         "_limit",
+        "_lock",
         "epoch",
         "last_write",
         "repeats",
@@ -41,8 +49,18 @@ class Storage:
         self.shared = shared
         self.repeats = False  # a view shows elements several times
         self.last_write: object = None  # where; known only if something was saved
-        self._keepers: list[weakref.ref[Keeper]] | None = None
+        self._keepers: set[weakref.ref[Keeper]] | None = None
         self._limit = 8
+        self._lock: threading.RLock | None = None
+
+    @property
+    def lock(self) -> threading.RLock:
+        """What keeps threads apart that write; made when it is first needed."""
+        if self._lock is None:
+            with _MAKING:
+                if self._lock is None:
+                    self._lock = threading.RLock()
+        return self._lock
 
     def wrote(self) -> None:
         """Count a write."""
@@ -58,11 +76,14 @@ class Storage:
         """Remember a saved value for as long as it lives."""
         found = self._keepers
         if found is None:
-            found = self._keepers = []
+            with _MAKING:
+                found = self._keepers = self._keepers or set()
         elif len(found) >= self._limit:
-            found[:] = [r for r in found if r() is not None]
+            for r in list(found):  # others may add theirs meanwhile
+                if r() is None:
+                    found.discard(r)
             self._limit = max(8, 2 * len(found))
-        found.append(weakref.ref(keeper))
+        found.add(weakref.ref(keeper))
 
     def release_keepers(self) -> None:
         """Have every live saved value copy what it relies on, before a write."""

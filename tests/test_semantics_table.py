@@ -22,6 +22,7 @@ def test_every_line_has_a_number_of_its_own() -> None:
 
 
 @pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("line", catalogue.lines(), ids=lambda x: x.number)
 def test_pytorch_prints_this(line: Line) -> None:
     pytest.importorskip("torch")

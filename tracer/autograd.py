@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from ..ir.op import OPS
 from . import dispatch, tape
 from .engine import Run, accumulate, conjugate
 from .location import user_location
-from .tape import AccumulateGrad, Node
+from .tape import AccumulateGrad, Node, NodeHooks, RemovableHandle
 from .tensor import Tensor, as_tensor, of
 
 
@@ -25,6 +24,11 @@ def _roots(
     outputs: Sequence[Tensor], gradients: Sequence[Any], create_graph: bool
 ) -> list[tuple[Node, int, Any]]:
     """Return where to start: nodes with the gradients of their outputs."""
+    if len(gradients) != len(outputs):
+        raise GradientError(
+            f"got {len(outputs)} tensors and {len(gradients)} gradients",
+            location=user_location(),
+        )
     roots = []
     for k, (t, g) in enumerate(zip(outputs, gradients, strict=True)):
         edge = tape.edge_of(t)
@@ -91,10 +95,10 @@ def backward(
         return
     wanted = _many(inputs)
     if not wanted:
-        raise GradientError("'inputs' argument to backward() cannot be empty.")
-    found = _captured(roots, wanted, create_graph, keep)
+        raise GradientError("`inputs` argument to `backward()` cannot be empty.")
+    found = _captured(roots, wanted, create_graph, keep, accumulating=True)
     for k, t in enumerate(wanted):
-        if k in found:
+        if k in found and not t.retains_grad:
             accumulate(t, found[k], False, create_graph)
 
 
@@ -107,6 +111,8 @@ def _captured(
     wanted: Sequence[Tensor],
     create_graph: bool,
     keep: bool,
+    *,
+    accumulating: bool = False,
 ) -> dict[int, Any]:
     captures: dict[tuple[Node, int], list[int]] = {}
     for k, t in enumerate(wanted):
@@ -117,7 +123,12 @@ def _captured(
                 location=user_location(),
             )
         captures.setdefault(edge, []).append(k)
-    run = Run(create_graph=create_graph, retain_graph=keep, captures=captures)
+    run = Run(
+        create_graph=create_graph,
+        retain_graph=keep,
+        captures=captures,
+        accumulating=accumulating,
+    )
     return run.execute(roots)
 
 
@@ -138,6 +149,13 @@ def grad(
     (tensor(6.),)
     """
     tensors, wanted = _many(outputs), _many(inputs)
+    if not wanted:
+        raise GradientError("`inputs` argument to `grad()` cannot be empty.")
+    if materialize_grads and allow_unused is False:
+        raise ValueError(
+            "Expected allow_unused to be True or not passed when "
+            "materialize_grads=True, but got: allow_unused=False."
+        )
     grads: tuple[Any, ...] = (None,) * len(tensors)
     if grad_outputs is not None:
         grads = _many_or_one(grad_outputs)
@@ -181,38 +199,6 @@ def _result(
 # ---------------------------------------------------------------- hooks
 
 
-class Hooks:
-    """The hooks of a leaf: on its gradient, and after it was accumulated."""
-
-    __slots__ = ("after", "before")
-
-    def __init__(self) -> None:
-        self.before: dict[int, Callable[[Any], Any]] = {}
-        self.after: dict[int, Callable[[Any], Any]] = {}
-
-
-class RemovableHandle:
-    """Takes a hook away again."""
-
-    __slots__ = ("_hooks", "_key")
-    _keys = itertools.count()
-
-    def __init__(self, hooks: dict[int, Callable[[Any], Any]], hook: Any) -> None:
-        self._hooks = hooks
-        self._key = next(self._keys)
-        hooks[self._key] = hook
-
-    def remove(self) -> None:
-        """Take the hook away."""
-        self._hooks.pop(self._key, None)
-
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.remove()
-
-
 def register_hook(t: Tensor, hook: Callable[[Any], Any]) -> RemovableHandle:
     """Call `hook` with the gradient of `t`; what it returns replaces the gradient."""
     if t.is_traced:
@@ -226,7 +212,7 @@ def register_hook(t: Tensor, hook: Callable[[Any], Any]) -> RemovableHandle:
     node, nr = edge
     if isinstance(node, AccumulateGrad):
         leaf = node.variable
-        leaf._hooks = leaf._hooks or Hooks()
+        leaf._hooks = leaf._hooks or NodeHooks()
         return RemovableHandle(leaf._hooks.before, hook)
     if node.hooks is None:
         node.hooks = {}
@@ -247,5 +233,5 @@ def register_post_accumulate_grad_hook(
             "post accumulate grad hooks cannot be registered on non-leaf tensors",
             location=user_location(),
         )
-    t._hooks = t._hooks or Hooks()
+    t._hooks = t._hooks or NodeHooks()
     return RemovableHandle(t._hooks.after, hook)

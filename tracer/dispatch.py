@@ -213,26 +213,29 @@ def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
         raise _immutable(target)
     if kind != "unsafe" and getattr(value, "dtype", None) != data.dtype:
         _check_casting(type_of_array(data), _value_type(value), kind)
-    plan = tape.prepare_write(target, new)
+    is_recorded = STATE.grad and isinstance(new, _tensor.Tensor)
+    edge = tape.edge_of(new) if is_recorded else None
     storage = target._storage
-    if STATE.copy_on_write:
-        storage.release_keepers()
-    try:
-        if storage.repeats:
-            tape.put(data, value)
-        else:
-            np.copyto(data, value, casting="unsafe")
-    except ValueError as error:
-        if not data.flags.writeable:
-            raise ReadOnlyError(
-                f"write: {target.type} is read-only", location=user_location()
-            ) from None
-        raise located(error, "write", (data, value)) from None
-    storage.wrote()
-    if storage.has_keepers:
-        storage.last_write = user_location()
-    if plan is not None:
-        tape.rebase(target, plan, result)
+    with storage.lock:
+        plan = tape.prepare_write(target, new, edge)
+        if STATE.copy_on_write:
+            storage.release_keepers()
+        try:
+            if storage.repeats:
+                tape.put(data, value)
+            else:
+                np.copyto(data, value, casting="unsafe")
+        except ValueError as error:
+            if not data.flags.writeable:
+                raise ReadOnlyError(
+                    f"write: {target.type} is read-only", location=user_location()
+                ) from None
+            raise located(error, "write", (data, value)) from None
+        storage.wrote()
+        if storage.has_keepers:
+            storage.last_write = user_location()
+        if plan is not None:
+            tape.rebase(target, plan, result)
 
 
 def update(op: Op, target: Any, *others: Any, **attrs: Any) -> None:

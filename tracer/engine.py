@@ -110,10 +110,12 @@ class Run:
         create_graph: bool,
         retain_graph: bool,
         captures: Mapping[tuple[Node, int], Sequence[int]] | None = None,
+        accumulating: bool = False,
     ) -> None:
         self.create_graph = create_graph
         self.retain_graph = retain_graph
         self.captures = captures
+        self.accumulating = accumulating  # into leaves that are captured
         self.captured: dict[int, Any] = {}
         self.needed: set[Node] | None = None
         self.slots: dict[Node, list[Slot | None]] = {}
@@ -165,6 +167,7 @@ class Run:
         observed = (
             node.hooks is not None
             or node.retains is not None
+            or node.around is not None
             or (self.captures is not None and self.captured_here(node))
         )
         if not observed:
@@ -207,6 +210,10 @@ class Run:
                 break
         else:
             return
+        outs: tuple[Any, ...] = ()
+        if node.around is not None:
+            cts = self.call_around(node.around.before, cts, ())
+            outs = tuple(map(self.kept, cts))
         try:
             grads = node.pull(self.builder, cts)
         except RetrogradeError as error:
@@ -215,6 +222,9 @@ class Run:
             raise
         if not self.retain_graph:
             node.release()
+        if node.around is not None:
+            whole = [None if g is None else self.whole(g) for g in grads]
+            grads = self.call_around(node.around.after, whole, (outs,))
         needed = self.needed
         for edge, g in zip(node.edges, grads, strict=True):
             if edge is not None and g is not None:
@@ -259,11 +269,52 @@ class Run:
             self.captured[k] = g
 
     def call_hooks(self, hooks: Iterable[Any], g: Any) -> Any:
-        """Pass a gradient through hooks, as a tensor."""
-        t = self.outside(g)
+        """Pass a gradient through hooks, as a tensor that they may change."""
+        t = self.kept(g)
         for hook in tuple(hooks):
             new = hook(t)
-            t = t if new is None else _tensor.as_tensor(new)
+            if new is not None:
+                t = _checked(hook, new, t)
+        return self.inside(t)
+
+    def call_around(
+        self, hooks: Mapping[int, Any], gs: Sequence[Any], more: tuple[Any, ...]
+    ) -> list[Any]:
+        """Pass gradients through hooks of a node, as a tuple of tensors."""
+        ts = tuple(map(self.kept, gs))
+        for hook in tuple(hooks.values()):
+            new = hook(ts, *more)
+            if new is None:
+                continue
+            if not isinstance(new, tuple):
+                raise GradientError(
+                    f"expected tuple, but hook returned '{type(new).__name__}'"
+                )
+            if len(new) != len(ts):
+                raise GradientError(
+                    f"hook '{_name(hook)}' has returned an incorrect number of values "
+                    f"(got {len(new)}, but expected {len(ts)})"
+                )
+            ts = tuple(
+                None if x is None else _checked(hook, x, t)
+                for x, t in zip(new, ts, strict=True)
+            )
+        return [None if t is None else self.inside(t) for t in ts]
+
+    def whole(self, g: Any) -> Any:
+        """Return what a node returned as an array, or a tensor."""
+        slot = Slot()
+        self.add(slot, g)
+        return slot.value if self.create_graph else slot.array()
+
+    def kept(self, g: Any) -> Any:
+        """Return a gradient as the user sees it, in memory of its own."""
+        if g is None:
+            return None
+        return self.outside(g if self.create_graph else np.array(g)[()])
+
+    def inside(self, t: Any) -> Any:
+        """Return what the user sees as a gradient of the pass."""
         return conjugate(t) if self.create_graph else conjugate(t)._data
 
     def outside(self, g: Any) -> Any:
@@ -271,7 +322,7 @@ class Run:
         return conjugate(g if self.create_graph else _tensor.of(g))
 
     def retain(self, t: Any, g: Any) -> None:
-        g = self.outside(g)
+        g = self.kept(g)
         t._grad = g if t._grad is None else dispatch.apply(ADD, (t._grad, g))
 
     def arrive(self, node: AccumulateGrad, slot: Slot | None) -> None:
@@ -292,14 +343,34 @@ class Run:
         owned = slot.owned
         if t._hooks is not None and t._hooks.before:
             g, owned = self.call_hooks(t._hooks.before.values(), g), False
-        if self.captures is not None:
+        if self.captures is not None and not self.accumulating:
             self.capture(node, 0, g)
             return
+        if node.around is not None:
+            (g,), owned = self.call_around(node.around.before, (g,), ()), False
         with LEAVES:
             accumulate(t, g, owned, self.create_graph)
         if t._hooks is not None:
             for hook in tuple(t._hooks.after.values()):
                 hook(t)
+        if node.around is not None:
+            self.call_around(node.around.after, (), ((self.kept(g),),))
+
+
+def _checked(hook: Any, new: Any, like: Any) -> Any:
+    """Return what a hook returned as a tensor in place of another one."""
+    if not isinstance(new, _tensor.Tensor | np.ndarray | np.generic):
+        raise GradientError(
+            f"expected Variable, but hook returned '{type(new).__name__}'"
+        )
+    t = _tensor.as_tensor(new)
+    if like is not None and t.shape != like.shape:
+        raise GradientError(f"hook '{_name(hook)}' has changed the size of value")
+    return t
+
+
+def _name(hook: Any) -> str:
+    return getattr(hook, "__name__", type(hook).__name__)
 
 
 VIEWS = (ViewNode, AsStridedBackward0)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from ..ir.build import Builder
 from . import tensor as _tensor
+from .hooks import NodeHooks, RemovableHandle
 
 Edge: TypeAlias = "tuple[Node, int]"
 
@@ -36,7 +37,15 @@ class Node:
     the outputs to those of the inputs.
     """
 
-    __slots__ = ("__weakref__", "_metadata", "edges", "hooks", "retains", "sequence")
+    __slots__ = (
+        "__weakref__",
+        "_metadata",
+        "around",
+        "edges",
+        "hooks",
+        "retains",
+        "sequence",
+    )
     outputs: int | ClassVar[int] = 1  # type: ignore[valid-type]
     hands_on = False  # `pull` gets a gradient that it may change
 
@@ -45,7 +54,21 @@ class Node:
         self.sequence = next(SEQUENCE)
         self.hooks: dict[int, dict[int, Callable[[Any], Any]]] | None = None
         self.retains: dict[int, weakref.ref[_tensor.Tensor]] | None = None
+        self.around: NodeHooks | None = None
         self._metadata: dict[Any, Any] | None = None
+
+    def register_prehook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+        """Call `hook(grad_outputs)` before this runs; a tuple it returns is taken."""
+        self.around = self.around or NodeHooks()
+        return RemovableHandle(self.around.before, hook)
+
+    def register_hook(self, hook: Callable[[Any, Any], Any]) -> RemovableHandle:
+        """Call `hook(grad_inputs, grad_outputs)` after this ran.
+
+        A tuple that it returns stands for `grad_inputs` from then on.
+        """
+        self.around = self.around or NodeHooks()
+        return RemovableHandle(self.around.after, hook)
 
     @property
     def metadata(self) -> dict[Any, Any]:
@@ -62,6 +85,10 @@ class Node:
     def name(self) -> str:
         """Return the name that PyTorch prints."""
         return type(self).__name__
+
+    def guards(self, nr: int) -> bool:
+        """Tell whether an output is a view with a derivative of its own."""
+        return False
 
     def pull(self, b: Builder, cts: Sequence[Any]) -> Sequence[Any]:
         """Return the gradient for every edge from those of the outputs."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..ir.dims import Symbol
-from ..ir.errors import OutcomeError, UncompiledWarning, UnsupportedError
+from ..ir.errors import OpaqueError, OutcomeError, UncompiledWarning, UnsupportedError
 from ..ir.func import Func
 from . import dispatch
 from .containers import Tree, flatten_tree
@@ -102,7 +102,8 @@ class Compiled:
     __wrapped__: Callable[..., Any]
 
     def __repr__(self) -> str:
-        return f"<compiled {getattr(self.fn, '__qualname__', self.fn)!s}>"
+        name = getattr(self.fn, "__name__", self.fn)
+        return f"<compiled {getattr(self.fn, '__qualname__', name)!s}>"
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         return self if obj is None else MethodType(self, obj)
@@ -145,6 +146,9 @@ class Compiled:
                 try:
                     ready = self._specialise(key, leaves, tree, failed)
                 except Raised:
+                    ready = None
+                except OpaqueError as error:
+                    self._leave(key, error)
                     ready = None
                 if ready is None:
                     return self.uncompiled(args, kwargs)
@@ -237,6 +241,13 @@ class Compiled:
                 hint="do not change captured ints or strings inside the function",
             )
         return spec, values, env
+
+    def _leave(self, key: Hashable, error: OpaqueError) -> None:
+        """Let calls of this kind run uncompiled, since a Function cannot be traced."""
+        self._unsettled.add(key)
+        warnings.warn(
+            f"{self!r} runs uncompiled: {error}", UncompiledWarning, stacklevel=4
+        )
 
     def _give_up(self, key: Hashable, what: str, failed: Sequence[Failed]) -> None:
         """Let other outcomes of this kind of arguments run uncompiled; warn once."""

@@ -149,7 +149,7 @@ class Leaves:
         tracker = self.tracker()
         if self.trace.in_region and v not in tracker.seen:
             self._check_place("requires_grad")
-        return tracker.holds(v)
+        return tracker.holds(self.trace.operand(t))
 
     def tracker(self) -> Tracker:
         if self._tracker is None:
@@ -175,8 +175,10 @@ class Leaves:
                 location=user_location(),
                 rule=f"this is {t.type}",
             )
-        if self.kind(v) == LEAF or self.requires(t):
+        if (self.kind(v) == LEAF and v is t._value) or self.requires(t):
             return
+        if v is not t._value and self.trace.is_detached(t._value):
+            v = self.trace.unshare(t)
         if v is not t._value or v in self.trace.params or v in self.trace.written:
             raise UnsupportedError(
                 f"requires_grad_: {t.type} is an argument, a view or was written",
@@ -361,7 +363,7 @@ class Leaves:
         tracker = Tracker(self.trace, outside)
         tracker.catch_up()
         v = self.root(t)
-        if v is not None and tracker.holds(v):
+        if v is not None and tracker.holds(self.trace.operand(t)):
             raise UnsupportedError(
                 "backward() inside a compiled function into a graph outside of it",
                 location=user_location(),
@@ -424,7 +426,9 @@ class Tracker:
         self.done = 0
 
     def holds(self, x: Operand) -> bool:
-        return isinstance(x, Value) and root_of(x) in self.roots
+        if not isinstance(x, Value) or self.trace.is_detached(x):
+            return False
+        return root_of(x) in self.roots
 
     def catch_up(self) -> None:
         nodes = self.trace.nodes
@@ -439,7 +443,8 @@ class Tracker:
         elif node.op.kind is Kind.WRITE:
             target, new = node.operands
             assert isinstance(target, Value)
-            if self.holds(new) and target.type.is_inexact:
+            cut = self.trace.is_detached(target)
+            if self.holds(new) and target.type.is_inexact and not cut:
                 self.roots.add(root_of(target))
         elif any(map(self.holds, activity.active_operands(node))):
             self.roots.update(v for v in node.results if v.type.is_inexact)

@@ -70,7 +70,12 @@ def user_location() -> Location | None:
     frame = user_frame()
     if frame is None:
         return None
-    code, line = frame.f_code, frame.f_lineno
+    return location_of(frame, frame.f_lineno)
+
+
+def location_of(frame: FrameType, line: int) -> Location:
+    """Return a line of a frame as a location."""
+    code = frame.f_code
     text = linecache.getline(code.co_filename, line, frame.f_globals).strip()
     return Location(code.co_filename, line, _function_name(code), text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -335,17 +335,20 @@ class CopySlices(Node):
         return mask
 
 
-class NotImplementedBackward(Node):
-    """The node of what has no derivative: using it in a backward pass is an error."""
+class Refusal(Node):
+    """The node of a value whose derivative in what is behind `edges` is not known."""
 
-    __slots__ = ("what",)
+    __slots__ = ("hint", "why")
 
-    def __init__(self, edges: tuple[Edge | None, ...], what: str) -> None:
+    def __init__(
+        self, edges: tuple[Edge | None, ...], why: str, hint: str = ""
+    ) -> None:
         super().__init__(edges)
-        self.what = what
+        self.why = why
+        self.hint = hint
 
     def name(self) -> str:
         return "NotImplemented"
 
-    def pull(self, b: Builder, cts: Sequence[Any]) -> Sequence[Any]:
-        raise GradientError(f"derivative for {self.what} is not implemented")
+    def pull(self, b: Builder, cts: Sequence[Any]) -> NoReturn:
+        raise GradientError(self.why, hint=self.hint)

@@ -16,6 +16,7 @@ from ..ir.errors import RetrogradeError
 from ..ir.func import Func, walk
 from ..ir.op import Kind
 from ..passes import manager
+from ..passes.activity import declares_derivative
 from ..passes.limit import Known, limited_vjp
 from ..runtime import env
 from .location import user_location
@@ -34,9 +35,13 @@ def run_pass(f: Func, name: str) -> Func:
 def vectorized(f: Func) -> Func:
     """Return what is to be differentiated: `f` with independent loops vectorized.
 
-    Where there are none, it is `f` as it was.
+    Where there are none, it is `f` as it was. So it is where a node says itself what
+    its derivative is, too: `simplify` keeps no more than values.
     """
-    if not any(n.op.kind is Kind.FOR for n in walk(f.body)):
+    nodes = list(walk(f.body))
+    if any(map(declares_derivative, nodes)):
+        return f
+    if not any(n.op.kind is Kind.FOR for n in nodes):
         return f
     simple = f
     for name in manager.PIPELINES["optimize"]:

@@ -14,11 +14,9 @@ from .edges import edge_of, set_node
 from .graph import TWICE, Edge, Node
 from .location import user_location
 from .modes import STATE
-from .nodes import CopySlices
 from .recording import is_inexact
 from .saved import Saved
-from .views import Outline
-from .writes import outline_of
+from .writes import outline_of, put_slices
 
 
 class FunctionNode(Node):
@@ -108,10 +106,10 @@ def record(
     tensor = _tensor.Tensor
     written = [t for t in outputs if any(t is x for x in inputs)]
     edges = tuple(edge_of(x) if isinstance(x, tensor) else None for x in inputs)
-    bases = [(t, edge_of(t._base) if t._base is not None else None) for t in written]
     for t in written:
         assert t._storage is not None
-        t._storage.wrote()
+        with t._storage.lock:
+            t._storage.wrote()
         if t._storage.has_keepers:
             t._storage.last_write = user_location()
     if not STATE.grad or all(e is None for e in edges):
@@ -122,11 +120,8 @@ def record(
     for nr, t in enumerate(outputs):
         if not isinstance(t, tensor) or not is_inexact(t._data):
             continue
-        old = next((e for w, e in bases if w is t), None)
         if t._base is not None and any(w is t for w in written):
-            outline = Outline(t._base._data)
-            part = CopySlices(old, (node, nr), outline, t._steps, Outline(t._data))
-            set_node(t._base, part)
+            put_slices(t, (node, nr))
         else:
             set_node(t, node, nr)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.op import OUT, Op
+from ..ir.op import OUT, Op, Zero
 from ..runtime.storage import Storage
 from . import tensor as _tensor
 from .edges import edge_of
@@ -34,6 +34,8 @@ def make_view(
     """Return the view `out` of `t`, sharing its storage."""
     storage = t._storage
     assert storage is not None
+    if isinstance(op.derivative(0), Zero):
+        return t.detach()
     result = _tensor.Tensor(out, storage)
     indices = tuple(
         x.item() if isinstance(x, np.ndarray | np.generic) else x for x in data[1:]

@@ -283,7 +283,11 @@ class State:
 
     def search(self, f: Any) -> None:
         """Search what a callable can name, and what those functions can name."""
-        if isinstance(f, MethodType):
+        if isinstance(f, MethodType) and isinstance(f.__self__, type):
+            self._class(f.__self__)
+            if _is_user(f.__func__):
+                self.search(f.__func__)
+        elif isinstance(f, MethodType):
             self._object(Place(f.__self__, (), "self"), f.__self__, 0)
             self.search(f.__func__)
         elif isinstance(f, functools.partial):

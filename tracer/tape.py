@@ -3,15 +3,23 @@
 A node owns what it needs: its edges to earlier nodes and saved values. Tensors own
 their node; nothing points forward, so a graph dies by reference count.
 
-`graph` holds nodes and leaves, `nodes` those of ops, views and writes, `saved` what
-they keep, `views` chains of views, `edges` where the gradient of a tensor goes,
-`recording` how results get nodes, `writes` what a write does, `pullbacks` functions
-with a pullback of their own.
+`graph` holds nodes and leaves, `hooks` what runs before and after them, `nodes` those
+of ops, views and writes, `saved` what they keep, `views` chains of views, `edges` where
+the gradient of a tensor goes, `recording` how results get nodes, `writes` what a write
+does, `pullbacks` functions with a pullback of their own.
 """
 
 from .edges import accumulator, edge_of, move_retained, retain, set_node
 from .graph import LEAVES, SEQUENCE, TWICE, AccumulateGrad, Edge, Node
-from .nodes import AsStridedBackward0, CopyBackwards, CopySlices, OpNode, ViewNode
+from .hooks import NodeHooks, RemovableHandle
+from .nodes import (
+    AsStridedBackward0,
+    CopyBackwards,
+    CopySlices,
+    OpNode,
+    Refusal,
+    ViewNode,
+)
 from .pullbacks import FunctionNode, record
 from .recording import is_inexact, make_view, record_op
 from .saved import Saved
@@ -21,6 +29,7 @@ from .writes import (
     before_writes,
     check_writes,
     prepare_write,
+    put_slices,
     rebase,
     replace_memory,
     take_memory,
@@ -38,11 +47,14 @@ __all__ = [
     "Edge",
     "FunctionNode",
     "Node",
+    "NodeHooks",
     "OpNode",
     "Outline",
     "Owned",
     "Part",
     "Rebase",
+    "Refusal",
+    "RemovableHandle",
     "Saved",
     "ViewNode",
     "ViewStep",
@@ -56,6 +68,7 @@ __all__ = [
     "prepare_write",
     "pull_back",
     "put",
+    "put_slices",
     "rebase",
     "record",
     "record_op",

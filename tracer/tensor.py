@@ -19,6 +19,7 @@ from ..ir.errors import (
     ShapeError,
     UnsupportedError,
 )
+from ..ir.op import OPS
 from ..runtime.storage import Storage
 from . import dispatch, tape
 from .arithmetic import Arithmetic
@@ -498,7 +499,8 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     tensor([1., 2.], requires_grad=True)
     """
     if dispatch.active_trace() is not None:
-        t: Tensor = part("functions").FUNCTIONS[np.array](data, dtype=dtype).detach()
+        copy = part("functions").FUNCTIONS[np.array](data, dtype=dtype)
+        t: Tensor = dispatch.apply(OPS["detach"], (copy,))
     else:
         t = of(np.array(data, dtype=dtype))  # raises where a gradient would be lost
     return t.requires_grad_() if requires_grad else t

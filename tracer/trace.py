@@ -29,16 +29,17 @@ from ..ir.func import (
     Node,
     Operand,
     Value,
+    custom_parts,
     dims_of_node,
     substitute,
     type_of,
     walk,
 )
-from ..ir.op import OPS, Fold, Kind, Op
+from ..ir.op import OPS, Fold, Kind, Op, Zero
 from ..ir.ops.create import constant_attrs
 from ..ir.types import I64, Type, broadcast_shapes, same_shape, type_of_array
 from .assume import Assumptions, NeedsValue, Test, TraceInt
-from .leaves import Leaves, root_of
+from .leaves import Leaves, Tracker, root_of
 from .location import user_location
 from .modes import STATE, enable_grad
 from .order import empty
@@ -111,6 +112,8 @@ class Trace:
         self.read_only: set[Value] = set()  # views
         self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
         self.written: set[Value] = set()  # roots that were written
+        self.frozen: dict[Value, str] = {}  # roots that may not be written, and why
+        self.unshared: dict[Value, Value] = {}  # copies of what eager mode would share
         self.ended: set[Value] = set()  # values of regions that are finished
         self._nodes: dict[Value, Node] = {}
         self._constants: dict[Any, Tensor] = {}
@@ -243,12 +246,13 @@ class Trace:
 
     def _left_over(self, v: Value) -> UnsupportedError:
         return UnsupportedError(
-            f"a value that was computed in a checkpoint, {self.operand_type(v)}, is "
-            "used after it",
+            f"a value that was computed in a checkpoint, for a derivative, or that a "
+            f"leaf was made of, {self.operand_type(v)}, is used after it",
             location=user_location(),
             rule="What a checkpoint computes leaves it as its result, or in variables "
-            "and containers that its function names.",
-            hint="return the value from the function",
+            "and containers that its function names; gradients leave backward as its "
+            "result; the array of a leaf that was written is that leaf.",
+            hint="return the value from the function, or use the leaf",
         )
 
     def _outside(self, x: Tensor) -> Tensor:
@@ -664,6 +668,13 @@ class Trace:
         self._check_writeable(where)
         self._check_fits(where, x)
         root = root_of(where)
+        detached = self.is_detached(where)
+        if detached:
+            self._check_detached(where, x)
+        if root in self.unshared:
+            self._end_unshared(self.unshared[root])
+        if root in self.frozen:
+            raise MutationError(self.frozen[root], location=user_location())
         if root in self.kept:
             raise UnsupportedError(
                 f"write: %{root.name} shares memory with items that a list got in a "
@@ -672,17 +683,66 @@ class Trace:
                 rule="The items of a list that grows in a loop are copies.",
                 hint="append a copy",
             )
-        self.leaves.before_write(root)
+        if not detached:
+            self.leaves.before_write(root)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
         )
         self.written.add(root)
-        if STATE.grad:
+        if STATE.grad and not detached:
             self.recorded.add(root)
 
     def detach(self, t: Tensor) -> Tensor:
-        """Return the same values without a derivative."""
-        return self.apply(DETACH, (t,), {})  # type: ignore[no-any-return]
+        """Return the same values without a derivative: of an array, in its memory."""
+        is_array = not self.type_of(t).scalar and not self.type_of(t).weak
+        op = OPS["detached"] if is_array else DETACH
+        return self.apply(op, (t,), {})  # type: ignore[no-any-return]
+
+    def unshare(self, t: Tensor) -> Value:
+        """Give a detached array memory of its own: it becomes a leaf.
+
+        What it shared memory with may not be written from now on, and not be read after
+        the leaf was written.
+        """
+        base = root_of(t._value)
+        t._value = self.apply(DETACH, (t,), {})._value
+        self.unshared[t._value] = base
+        self.frozen[base] = (
+            "a write into an array that a leaf was made of, which would see it"
+        )
+        leaf: Value = t._value
+        return leaf
+
+    def _end_unshared(self, base: Value) -> None:
+        if base in self.params:
+            raise UnsupportedError(
+                f"a write into a leaf that shares memory with {base!r}, an argument",
+                location=user_location(),
+                rule="A compiled function makes leaves of arrays of its own.",
+                hint="copy it first: x = x.copy().requires_grad_()",
+            )
+        self.ended.add(base)
+
+    def is_detached(self, v: Value) -> bool:
+        """Tell whether a value is, or is a view of, a detached view of an array."""
+        while v.base is not None:
+            if isinstance(self._nodes[v].op.derivative(0), Zero):
+                return True
+            v = v.base
+        return False
+
+    def _check_detached(self, target: Value, new: Operand) -> None:
+        """Refuse to write what has a derivative under a name that has none."""
+        tracker = Tracker(self, [v for v in self.params if v.type.is_inexact])
+        tracker.catch_up()
+        if STATE.grad and tracker.holds(new):
+            raise GradientBreakError(
+                f"a write into a detached array, {self.operand_type(target)}, of a "
+                "value that has a derivative",
+                location=user_location(),
+                rule="In a compiled function all names of an array share its graph.",
+                hint="write into x.detach().copy(), or .detach() the value",
+            )
 
     def item(self, t: Tensor, index: tuple[int, ...]) -> Tensor:
         """Return one element as a Python number, without its derivative."""
@@ -832,6 +892,10 @@ class Trace:
             rest = [self._hint_operand(i) for i in node.operands[1:]]
             attrs = {k: self._hint(a) for k, a in node.attrs.items()}
             out = node.op.eager(base, *rest, **attrs)
+        elif node.op.kind is Kind.CUSTOM:
+            value = custom_parts(node)[1][node.results.index(x)]
+            known = self.layout(value) if isinstance(value, Value) else None
+            out = np.empty(shape, x.type.dtype) if known is None else known
         elif node.op.kind is Kind.CHECKPOINT:
             inside = node.regions[0].results[node.results.index(x)]
             assert isinstance(inside, Value)

@@ -14,11 +14,11 @@ import numpy as np
 
 from ..ir.errors import MutationError
 from . import tensor as _tensor
-from .edges import edge_of, set_node
+from .edges import check_guard, edge_of, follow_base, set_node
 from .graph import Edge
 from .location import user_location
 from .modes import STATE
-from .nodes import CopyBackwards, CopySlices, NotImplementedBackward
+from .nodes import CopyBackwards, CopySlices, Refusal
 from .recording import is_inexact
 from .views import Outline
 
@@ -31,29 +31,24 @@ class Rebase(NamedTuple):
     like: Any
 
 
-def prepare_write(target: _tensor.Tensor, new: Any) -> Rebase | None:
-    """Check whether autograd allows a write; return how to rebase, if at all."""
+def prepare_write(
+    target: _tensor.Tensor, new: Any, new_edge: Edge | None
+) -> Rebase | None:
+    """Check whether autograd allows a write; return how to rebase, if at all.
+
+    `new_edge` is where the gradient of `new` goes.
+    """
     if not STATE.grad:
         return None
     base = target._base
-    is_tensor = isinstance(new, _tensor.Tensor)
-    new_edge = edge_of(new) if is_tensor else None
     target_edge = edge_of(target)
     old = target_edge if base is None else edge_of(base)
     if new_edge is None and old is None and target_edge is None:
         return None
     if not is_inexact(target._data):
         return None
-    if base is not None and base._storage is not target._storage:
-        raise MutationError(
-            "a view of memory that its base no longer has is being written.",
-            location=user_location(),
-            rule="set_ or .data has given the base other memory since the view was "
-            "made: what is written here would have no gradient",
-            hint="make the view anew, or write under rg.no_grad()",
-        )
     _check_write(target, base)
-    data = new._data if is_tensor else new
+    data = new._data if isinstance(new, _tensor.Tensor) else new
     return Rebase(old, new_edge, outline_of(data))
 
 
@@ -62,6 +57,14 @@ def outline_of(data: Any) -> Any:
 
 
 def _check_write(target: _tensor.Tensor, base: _tensor.Tensor | None) -> None:
+    if base is not None and base._storage is not target._storage:
+        raise MutationError(
+            "a view of memory that its base no longer has is being written.",
+            location=user_location(),
+            rule="set_ or .data has given the base other memory since the view was "
+            "made: what is written here would have no gradient",
+            hint="make the view anew, or write under rg.no_grad()",
+        )
     what = ""
     if target._leaf:
         what = "a leaf Variable that requires grad is being used"
@@ -74,6 +77,8 @@ def _check_write(target: _tensor.Tensor, base: _tensor.Tensor | None) -> None:
             rule=f"the write into {target.type} would lose its gradient",
             hint="write into a copy, x = x.copy(), or under rg.no_grad()",
         )
+    if base is not None:
+        check_guard(target, "is being")
     if target._made_without_grad:
         raise MutationError(
             "A view was created in no_grad mode and is being modified inplace with "
@@ -96,6 +101,8 @@ def rebase(target: _tensor.Tensor, plan: Rebase, result: Any = None) -> None:
             base,
             CopySlices(plan.old, plan.new, Outline(base._data), target._steps, like),
         )
+        if target._node is not None and target._node.hooks:
+            follow_base(target, base, with_hooks=False)  # they are of the old value
         return
     node = None if result is None else result._node
     same = node is not None and (
@@ -107,6 +114,16 @@ def rebase(target: _tensor.Tensor, plan: Rebase, result: Any = None) -> None:
         return
     old = plan.old if result is None else None
     set_node(target, CopyBackwards(old, plan.new, plan.like, outline_of(target._data)))
+
+
+def put_slices(t: _tensor.Tensor, new: Edge) -> None:
+    """Rebase the base of a view that a function has written."""
+    base = t._base
+    assert base is not None
+    assert base._storage is not None
+    with base._storage.lock:
+        old, like = edge_of(base), Outline(t._data)
+        set_node(base, CopySlices(old, new, Outline(base._data), t._steps, like))
 
 
 def replace_memory(t: _tensor.Tensor, source: _tensor.Tensor) -> None:
@@ -123,7 +140,7 @@ def replace_memory(t: _tensor.Tensor, source: _tensor.Tensor) -> None:
     if any(e is not None for e in edges):
         if t._leaf:
             _check_write(t, None)
-        set_node(t, NotImplementedBackward(edges, "set_"))
+        set_node(t, Refusal(edges, "derivative for set_ is not implemented"))
     take_memory(t, source)
 
 

@@ -41,6 +41,7 @@ FOR = _control("for", Kind.FOR)
 WHILE = _control("while", Kind.WHILE)
 COND = _control("cond", Kind.COND)
 CHECKPOINT = _control("checkpoint", Kind.CHECKPOINT)
+CUSTOM = _control("custom", Kind.CUSTOM)
 FUSED = _control("fused", Kind.FUSED)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..build import Builder
 from ..errors import ShapeError
-from ..op import Kind, Op, Sample, Vjp, Zero, define
+from ..op import Kind, NoDerivative, Op, Sample, Vjp, Zero, define
 from ..types import F64, I64, DType, Shape, Type
 from .batch import Axis, Batched, same
 
@@ -200,6 +200,24 @@ define(
     decompose=lambda b, x: x,
 )
 
+
+define(
+    name="once",  # the same values: what @once_differentiable has computed
+    kind=Kind.COPY,
+    operands=("x",),
+    infer=lambda x: x,
+    eager=lambda x: (
+        np.array(x, copy=True, order="K") if isinstance(x, np.ndarray) else x
+    ),
+    derivatives=(
+        NoDerivative(
+            "trying to differentiate twice a function that was marked with "
+            "@once_differentiable"
+        ),
+    ),
+    lower="{0}",
+    samples=_detach_samples,
+)
 
 define(
     name="detach",  # the same values, of which no derivative is taken

@@ -19,7 +19,7 @@ from .. import dims
 from ..build import Builder
 from ..dims import Dim
 from ..errors import IndexRangeError, ShapeError
-from ..op import Kind, Sample, Step, Vjp, define
+from ..op import Kind, Sample, Step, Vjp, Zero, define
 from ..types import Shape, Type, broadcast_shapes, same_shape, show_shape
 from .batch_views import (
     broadcast_batch,
@@ -50,12 +50,14 @@ def view(
     decides_layout: bool = False,
     steps: Callable[..., Sequence[Step]] | None = None,
     batch: Callable[..., Any] | None = None,
+    zero: Zero | None = None,
 ) -> None:
     """Define a view op with its scatter and scatter_add twins.
 
     `shape(x, *indices, **attrs)` is the shape rule, `eager` must return a real NumPy
     view, `inverse(b, new, x, **attrs)` undoes a view that keeps every element; where an
-    element appears several times in the view, it adds them up.
+    element appears several times in the view, it adds them up. With `zero` it has no
+    derivative, and what is written through it leaves that of the base alone.
     """
     operands = ("x", *indices)
 
@@ -76,7 +78,7 @@ def view(
         operands=operands,
         infer=infer,
         eager=eager,
-        derivatives=(Vjp(in_x, indices), *index_rules),
+        derivatives=(zero or Vjp(in_x, indices), *index_rules),
         lower=None,
         samples=samples,
         views=0,
@@ -89,7 +91,8 @@ def view(
         batch=batch,
     )
     for accumulates in (False, True):
-        _twin(name, shape, eager, samples, indices, inverse, overlapping, accumulates)
+        kind = (overlapping, accumulates, zero)
+        _twin(name, shape, eager, samples, indices, inverse, *kind)
 
 
 def _no_cotangent(b: Builder, *args: Any, **attrs: Any) -> None:
@@ -118,6 +121,7 @@ def _twin(
     inverse: Callable[..., Any] | None,
     overlapping: bool,
     accumulates: bool,
+    zero: Zero | None,
 ) -> None:
     full_name = f"{name}_scatter_add" if accumulates else f"{name}_scatter"
 
@@ -147,7 +151,8 @@ def _twin(
     def in_base(
         b: Builder, ct: Any, out: Any, x: Any, new: Any, *r: Any, **a: Any
     ) -> Any:
-        return ct if accumulates else getattr(b, full_name)(ct, 0, *r, **a)
+        keeps = accumulates or zero is not None
+        return ct if keeps else getattr(b, full_name)(ct, 0, *r, **a)
 
     def in_new(
         b: Builder, ct: Any, out: Any, x: Any, new: Any, *r: Any, **a: Any
@@ -185,7 +190,7 @@ def _twin(
         eager=run,
         derivatives=(
             Vjp(rules[0], () if accumulates else indices),
-            Vjp(rules[1], indices),
+            zero or Vjp(rules[1], indices),
             *index_rules,
         ),
         lower=None,
@@ -296,6 +301,22 @@ view(
 )
 
 # ---------------------------------------------------------------- bijections
+
+
+def _detached_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape in ((3, 2), (), (0,)):
+        yield Sample((rng.normal(size=shape),), {}, differentiable=False)
+
+
+view(
+    "detached",  # another name for an array, of which no derivative is taken
+    shape=lambda x: x.shape,
+    eager=lambda x: np.asarray(x)[...],
+    index_map=lambda index, x: index,
+    samples=_detached_samples,
+    inverse=lambda b, new, x: new,
+    zero=Zero("the value was detached"),
+)
 
 
 def _transpose_shape(x: Type, *, axes: tuple[int, ...]) -> Shape:

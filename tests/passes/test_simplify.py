@@ -56,6 +56,7 @@ EXACT = {
         %r: f64[2,4] = reshape %e {shape=(2, 4)}""",
         ["reshape", "sin", "reshape"],
     ),
+    "detached": ("%r: f64[2,4] = detached %x", []),
     "over one": ("%r: f64[2,4] = divide %x, 1.0", []),
     "minus zero": ("%r: f64[2,4] = subtract %x, 0.0", []),
     "plus negative zero": ("%r: f64[2,4] = add %x, -0.0", []),
