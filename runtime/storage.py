@@ -28,8 +28,8 @@ class Storage:
     over the same memory is in the user's hands. What is saved from a shared storage is
     saved as a copy.
 
-    Whoever writes, or brings a view up to date, holds `lock`. It may take no other
-    storage's lock meanwhile, except together by `locked`.
+    Whoever writes, or brings a view up to date, holds `lock`, and takes no other
+    storage's lock meanwhile.
     """
 
     __slots__ = (
@@ -62,6 +62,11 @@ class Storage:
                     self._lock = threading.RLock()
         return self._lock
 
+    @property
+    def has_writers(self) -> bool:
+        """Whether anyone has begun to write so far."""
+        return self._lock is not None
+
     def wrote(self) -> None:
         """Count a write."""
         self.version += 1
@@ -88,7 +93,7 @@ class Storage:
     def release_keepers(self) -> None:
         """Have every live saved value copy what it relies on, before a write."""
         found, self._keepers = self._keepers, None
-        for r in found or ():
+        for r in list(found or ()):  # others may add theirs meanwhile
             keeper = r()
             if keeper is not None:
                 keeper.keep()

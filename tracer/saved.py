@@ -26,15 +26,25 @@ class Saved:
         self, t: _tensor.Tensor, edge: Edge | None, overwritten: Storage | None
     ) -> None:
         data, storage = t._data, t._storage
-        if storage is not None:
-            if storage.shared or storage is overwritten:
-                data, storage = data.copy(), None
-            else:
-                self._version = storage.version
-                storage.register(self)
+        if storage is not None and (storage.shared or storage is overwritten):
+            data, storage = data.copy(), None
         self._data = data
         self._storage = storage
         self._edge = edge
+        if storage is not None:
+            self._watch(storage)
+
+    def _watch(self, storage: Storage) -> None:
+        """Have whoever writes from now on know of this value."""
+        if not storage.has_writers:
+            self._version = storage.version
+            storage.register(self)
+            if not storage.has_writers:
+                return
+        with storage.lock:  # another thread may be in the middle of a write
+            if self._storage is not None:  # it has not kept a copy yet
+                self._version = storage.version
+                storage.register(self)
 
     def keep(self) -> None:
         """Take a private copy: the memory is about to be written."""

@@ -479,6 +479,50 @@ def test_where_hooks_cannot_be_registered() -> None:
 
 
 @line(
+    "4.25",
+    "better",
+    "a=L(1,1); y=(a*a).sum(); a.data=Z(5,5); y.backward(); print(a.grad, a._version)",
+    torch="tensor([10., 10.]) 0",
+    ours="what was saved before stays what it was: the gradient is [2, 2]",
+)
+def test_data_may_be_exchanged_under_the_graph() -> None:
+    a = leaf(1, 1)
+    y = (a * a).sum()
+    a.data = plain(5, 5)
+    y.backward()
+    assert (grad(a), a._version, a.tolist()) == ([2, 2], 0, [5, 5])
+
+
+@line(
+    "4.26",
+    "kept",
+    """
+a=L(1,1); b=L(1,1)*2
+with torch.no_grad(): a.set_(Z(0,0,0))
+print(a.shape, a.is_leaf); b.set_(Z(0,0,0)); print(n(b))
+E(lambda: b.sum().backward()); E(lambda: setattr(a, 'grad', Z(1,1)))
+""",
+    torch="torch.Size([3]) True | NotImplemented | derivative for set_ is not "
+    "implemented | attempting to assign a gradient of size '[2]' to a tensor of size "
+    "'[3]'.",
+)
+def test_set_gives_other_memory_and_has_no_derivative() -> None:
+    a, b = leaf(1, 1), leaf(1, 1) * 2
+    with no_grad():
+        a.set_(plain(0, 0, 0))
+    assert (a.shape, a.is_leaf) == ((3,), True)
+    b.set_(plain(0, 0, 0))
+    assert b.grad_fn is not None
+    assert b.grad_fn.name() == "NotImplemented"
+    refused(lambda: b.sum().backward(), "derivative for set_ is not implemented")
+    refused(
+        lambda: setattr(a, "grad", plain(1, 1)),
+        "attempting to assign a gradient of size '[2]' to a tensor of size '[3]'.",
+        ShapeError,
+    )
+
+
+@line(
     "4.27",
     "kept",
     "a=L(1,1,1); E(lambda: setattr(a,'grad',Z(1,1)))",

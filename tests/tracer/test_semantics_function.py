@@ -1,5 +1,6 @@
 """Section 6 of the catalogue: functions with a derivative of their own."""
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,13 @@ import numpy as np
 import pytest
 from catalogue import line
 
-from retrograde.ir.errors import GradientBreakError, GradientError, MutationError
+from retrograde import gradcheck
+from retrograde.ir.errors import (
+    GradientBreakError,
+    GradientError,
+    MutationError,
+    ShapeError,
+)
 from retrograde.tracer.autograd import grad as grad_of
 from retrograde.tracer.function import Function, once_differentiable
 from retrograde.tracer.modes import is_grad_enabled
@@ -141,7 +148,7 @@ class F(torch.autograd.Function):
 a=L(1,1,1); b=a*1; v=b[:2]; F.apply(v); print(n(b), n(v))
 b.sum().backward(); print(a.grad)
 """,
-    torch="torch::autograd::CopySlices AsStridedBackward0 | tensor([2., 2., 1.])",
+    torch="CopySlices AsStridedBackward0 | tensor([2., 2., 1.])",
 )
 def test_a_dirty_view_is_a_write_into_its_base() -> None:
     a = leaf(1, 1, 1)
@@ -647,6 +654,38 @@ def test_once_differentiable() -> None:
 
 
 # What the catalogue leaves to the documentation of PyTorch.
+
+
+@line(
+    "6.20",
+    "kept",
+    """
+import inspect; from torch.autograd import gradcheck as check
+k=inspect.signature(check).parameters; print(k['eps'].default, k['atol'].default,
+    k['rtol'].default, k['nondet_tol'].default)
+def D(*v): return torch.tensor(v, dtype=torch.float64, requires_grad=True)
+E(lambda: check(lambda x: x*x, D(1.).expand(3)))
+E(lambda: check(lambda x: x.mul_(2), D(1.)))
+print(check(lambda x: x.clone().mul_(2), D(1.)))
+""",
+    torch="1e-06 1e-05 0.001 0.0 | The 0th input has a dimension with stride 0. | a "
+    "leaf Variable that requires grad is being used in an in-place operation. | True",
+)
+def test_what_gradcheck_assumes() -> None:
+    k = inspect.signature(gradcheck).parameters
+    names = ("eps", "atol", "rtol", "nondet_tol")
+    assert [k[x].default for x in names] == [1e-6, 1e-5, 1e-3, 0]
+    refused(
+        lambda: gradcheck(lambda x: x * x, np.broadcast_to(leaf(1), (3,))),
+        "gradcheck: input 0, f64[3], has a dimension with stride 0",
+        ShapeError,
+    )
+    refused(
+        lambda: gradcheck(lambda x: x.mul_(2), leaf(1)),
+        "a leaf Variable that requires grad is being used in an in-place operation.",
+        MutationError,
+    )
+    assert gradcheck(lambda x: x.copy().mul_(2), leaf(1))
 
 
 @line(
