@@ -2,7 +2,8 @@
 
 Each function takes what the program's objective takes, `(weights, *args)`, and returns
 value and gradients as `rg.value_and_grad` does. The adjoints work in place on one copy
-of the argument and one of the cotangent, row after row, and keep no tape.
+of the argument and one of the cotangent, and keep no tape. They are what one writes at
+first, statement for statement; a *restructured* one is what one writes after that.
 """
 
 from collections.abc import Callable
@@ -28,11 +29,12 @@ class Hand:
     """A gradient by hand, the program it belongs to, and sizes to time it at."""
 
     gradient: Callable[..., tuple[float, tuple[Array, ...]]]
+    name: str
     sizes: tuple[Size, ...]
 
     @property
     def program(self) -> Program:
-        return find(self.gradient.__name__)
+        return find(self.name.partition(",")[0])
 
 
 def seidel_2d(weights: Args, tsteps: int, a: Array) -> tuple[float, tuple[Array, ...]]:
@@ -46,6 +48,56 @@ def seidel_2d(weights: Args, tsteps: int, a: Array) -> tuple[float, tuple[Array,
 
 @compiled
 def seidel_forward(tsteps: int, a: Array) -> None:
+    n = a.shape[0]
+    for _ in range(tsteps):
+        for i in range(1, n - 1):
+            for j in range(1, n - 1):
+                a[i, j] = (
+                    a[i - 1, j - 1]
+                    + a[i - 1, j]
+                    + a[i - 1, j + 1]
+                    + a[i, j - 1]
+                    + a[i, j]
+                    + a[i, j + 1]
+                    + a[i + 1, j - 1]
+                    + a[i + 1, j]
+                    + a[i + 1, j + 1]
+                ) / 9.0
+
+
+@compiled
+def seidel_backward(tsteps: int, d: Array) -> None:
+    """Hand the ninth part of a point's cotangent to all nine points that it read."""
+    n = d.shape[0]
+    for _ in range(tsteps):
+        for i in range(n - 2, 0, -1):
+            for j in range(n - 2, 0, -1):
+                g = d[i, j] / 9.0
+                d[i, j] = 0.0
+                d[i - 1, j - 1] += g
+                d[i - 1, j] += g
+                d[i - 1, j + 1] += g
+                d[i, j - 1] += g
+                d[i, j] += g
+                d[i, j + 1] += g
+                d[i + 1, j - 1] += g
+                d[i + 1, j] += g
+                d[i + 1, j + 1] += g
+
+
+def seidel_restructured(
+    weights: Args, tsteps: int, a: Array
+) -> tuple[float, tuple[Array, ...]]:
+    """Compute what is known of a row at once, then the rest point after point."""
+    a, d = a.copy(), weights[0].copy()
+    seidel_forward_by_rows(tsteps, a)
+    value = np.vdot(weights[0], a)
+    seidel_backward_by_rows(tsteps, d)
+    return float(value), (d,)
+
+
+@compiled
+def seidel_forward_by_rows(tsteps: int, a: Array) -> None:
     n = a.shape[0]
     known = np.empty(n)
     for _ in range(tsteps):
@@ -68,7 +120,7 @@ def seidel_forward(tsteps: int, a: Array) -> None:
 
 
 @compiled
-def seidel_backward(tsteps: int, d: Array) -> None:
+def seidel_backward_by_rows(tsteps: int, d: Array) -> None:
     """Turn the cotangent of the last grid into that of the first.
 
     A point hands the ninth part g of its cotangent to all nine points it read. Those
@@ -190,8 +242,10 @@ def lu_backward(factors: Array, d: Array) -> None:
         d[k, k] -= pivot
 
 
+SEIDEL_SIZES = ((8, 50), (15, 100), (100, 400))
 HANDS = (
-    Hand(seidel_2d, ((8, 50), (15, 100), (100, 400))),
-    Hand(cholesky, ((400,),)),
-    Hand(lu, ((300,),)),
+    Hand(seidel_2d, "seidel_2d", SEIDEL_SIZES),
+    Hand(seidel_restructured, "seidel_2d, restructured", SEIDEL_SIZES),
+    Hand(cholesky, "cholesky", ((400,),)),
+    Hand(lu, "lu", ((300,),)),
 )

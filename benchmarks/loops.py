@@ -181,7 +181,7 @@ def compare_with_hand(hand: Hand, size: Size, seconds: float) -> Versus:
         ],
         seconds,
     )
-    return Versus(hand.program.name, size, ours, by_hand)
+    return Versus(hand.name, size, ours, by_hand)
 
 
 def check_value(what: str, got: Any, want: Any) -> None:
@@ -220,12 +220,12 @@ def check_gradient(s: Setting, grads: Args) -> bool:
 
 def child(what: str, name: str, size: Size, seconds: float) -> Any:
     """Measure in this process, and return what JSON can say."""
+    if what == "hand":
+        (hand,) = [h for h in HANDS if h.name == name]
+        return dataclasses.asdict(compare_with_hand(hand, size, seconds))
     program = find(name)
     if what == "memory":
         return measure_memory(program, size)
-    if what == "hand":
-        (hand,) = [h for h in HANDS if h.program == program]
-        return dataclasses.asdict(compare_with_hand(hand, size, seconds))
     return dataclasses.asdict(time_program(program, size, seconds))
 
 
@@ -254,7 +254,7 @@ class Options:
 def ask(
     options: Options,
     what: str,
-    program: Program,
+    name: str,
     size: Size,
     cache: str,
     extra: dict[str, str] | None = None,
@@ -262,7 +262,7 @@ def ask(
     arguments = [
         "benchmarks.loops",
         f"--child={what}",
-        f"--only={program.name}",
+        f"--only={name}",
         f"--size={','.join(map(str, size))}",
         f"--seconds={options.seconds}",
     ]
@@ -276,8 +276,10 @@ def measured(options: Options) -> Iterator[Times | Failure]:
         size = options.size(program)
         with tempfile.TemporaryDirectory() as cache:
             try:
-                found = ask(options, "times", program, size, cache)
-                memory = ask(options, "memory", program, size, cache, RETURN_MEMORY)
+                found = ask(options, "times", program.name, size, cache)
+                memory = ask(
+                    options, "memory", program.name, size, cache, RETURN_MEMORY
+                )
                 yield Times(**{**found, "size": size, "memory": memory})
             except MeasurementError as error:
                 yield Failure(program.name, size, str(error))
@@ -291,10 +293,10 @@ def versus(options: Options) -> Iterator[Versus | Failure]:
         with tempfile.TemporaryDirectory() as cache:
             for size in program.tests[-1:] if options.quick else hand.sizes:
                 try:
-                    found = ask(options, "hand", program, size, cache)
+                    found = ask(options, "hand", hand.name, size, cache)
                     yield Versus(**{**found, "size": size})
                 except MeasurementError as error:
-                    yield Failure(program.name, size, str(error))
+                    yield Failure(hand.name, size, str(error))
 
 
 def failures(
@@ -402,13 +404,13 @@ def main() -> int:
     parser.add_argument("--size", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    unknown = set(given.only) - {p.name for p in PROGRAMS}
-    if unknown:
-        parser.error(f"no program is called {', '.join(sorted(unknown))}")
     if given.child:
         size = tuple(map(int, given.size.split(",")))
         print(json.dumps(child(given.child, given.only[0], size, given.seconds)))
         return 0
+    unknown = set(given.only) - {p.name for p in PROGRAMS}
+    if unknown:
+        parser.error(f"no program is called {', '.join(sorted(unknown))}")
     options = Options(tuple(given.only), given.quick, given.timeout)
     rows = [watched(row) for row in measured(options)]
     hands = [watched(row) for row in versus(options)]

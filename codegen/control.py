@@ -41,6 +41,7 @@ from .nests import (
     Store,
     While,
 )
+from .recurrences import improved
 
 if TYPE_CHECKING:
     from .kernels import Lowering
@@ -204,7 +205,8 @@ def loop(low: Lowering, node: Node) -> None:
     del low.ranges[index]
     low.facts = facts
     counts = _counted(low, turns, body)
-    low.emit(Loop(index, a["start"], a["stop"], step, body))
+    around = Loop(index, a["start"], a["stop"], step, body)
+    low.body.extend([around] if turns else improved(low, around, facts))
     _turn_back(low, turns, counts)
     _define(low, node.results, carries)
 

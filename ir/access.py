@@ -68,6 +68,16 @@ def part_type(node: Node) -> Type:
     return part
 
 
+def writes_part(node: Node) -> bool:
+    """Tell whether a node writes a part in which every element has one place."""
+    return (
+        node.op.kind is Kind.SCATTER
+        and view_of(node).kind is Kind.VIEW
+        and not node.op.overlapping
+        and isinstance(node.operands[0], Value)
+    )
+
+
 def gathered_shape(node: Node) -> Shape:
     """Return the broadcast shape of the index arrays of a gather."""
     return broadcast_shapes(*(type_of(i).shape for i in indices_of(node)))

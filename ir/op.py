@@ -172,6 +172,9 @@ class Op:
     cost: int = 1  # elementwise: about how many flops; 20 for a transcendental
     on_dims: Callable[..., Dim] | None = None  # elementwise: the same of sizes
     signs: tuple[int, ...] = ()  # a sum of its operands, with these signs
+    multiplies: bool = False  # the product of its operands
+    # How the op takes a new axis, where its kind does not say it (`ops/batch.py`).
+    batch: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
         return f"Op({self.name!r})"

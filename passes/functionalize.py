@@ -27,6 +27,7 @@ from ..ir.func import Block, Func, Node, Operand, Value, type_of, walk
 from ..ir.op import OPS, Kind
 from ..ir.types import Type
 from .aliases import Aliases, Rotation, is_array, viewed
+from .cse import key_of
 from .ranges import Range
 from .scope import ScopedBuilder
 
@@ -65,6 +66,7 @@ class _Content:
 
     value: Operand
     stamp: int
+    written: bool = False  # put there as it is, not read
 
 
 class _Functionalizer:
@@ -75,6 +77,8 @@ class _Functionalizer:
         self.stamps = itertools.count()
         self.content: dict[Value, _Content] = {}
         self.views: dict[Value, _View] = {}
+        self.first: dict[object, Value] = {}  # of all views of one part
+        self.again: dict[Value, Value] = {}
         self.scalars: dict[Value, Operand] = {}
         # Values of views that are still right: they hold for one stamp of the root.
         self.fresh: ChainMap[Value, _Content] = ChainMap()
@@ -121,7 +125,7 @@ class _Functionalizer:
             return x
         if not is_array(x):
             return self.scalars[x]
-        x = self.aliases.resolved(x)
+        x = self.resolved(x)
         if x not in self.views:
             return self.content[x].value
         stamp = self.content[self.aliases.root(x)].stamp
@@ -165,16 +169,27 @@ class _Functionalizer:
         assert base is not None
         assert position == 0
         rest = tuple(map(self.read, node.operands[1:]))
-        self.views[node.result] = _View(base, node, rest)
-        self.read(node.result)
+        how = key_of((*rest, *sorted(node.attrs.items())))
+        first = self.first.setdefault((node.op, self.resolved(base), how), node.result)
+        self.again[node.result] = first
+        if first is node.result:
+            self.views[first] = _View(base, node, rest)
+        self.read(first)
+
+    def resolved(self, v: Value) -> Value:
+        """Return what `v` certainly is; of views of one part, the first."""
+        v = self.aliases.resolved(v)
+        return self.again.get(v, v)
 
     def write(self, node: Node) -> None:
         target, new = node.operands
         assert isinstance(target, Value)
         value = self.read(new)
-        target = self.aliases.resolved(target)
+        target = self.resolved(target)
         root = self.aliases.root(target)
         self.check(root, node)
+        if self.is_there(target, value):
+            return
         if target in self.views and not self.unbroken(self.views[target].base):
             raise UnsupportedError(
                 f"write: %{target.name} ({target.type}) is a part of a view that shows "
@@ -183,7 +198,23 @@ class _Functionalizer:
                 rule="which of them are written is known for such a view as a whole.",
                 hint="write into the array that it is a view of",
             )
-        self.put(target, value, next(self.stamps))
+        stamp = next(self.stamps)
+        self.put(target, value, stamp)
+        # What was put into a view need not be read back, if it can be read as it is.
+        # A view in between is read from its root, where its cotangent will lie.
+        if target in self.views and type_of(value) == target.type:
+            if self.unbroken(target):
+                self.fresh[target] = _Content(value, stamp, written=True)
+
+    def is_there(self, v: Value, value: Operand) -> bool:
+        """Tell whether the last write of all put just that value into a view.
+
+        `x[i] += t` does: it adds in place to a view, and then assigns the view to x[i].
+        """
+        known = self.fresh.get(v)
+        if known is None or not known.written or known.value is not value:
+            return False
+        return known.stamp == self.content[self.aliases.root(v)].stamp
 
     def put(self, v: Value, new: Operand, stamp: int) -> None:
         """Make `new` the value of `v`, and of all that `v` is a view of."""
@@ -191,23 +222,20 @@ class _Functionalizer:
         if view is None:
             self.content[v] = _Content(self.whole(new, v), stamp)
             return
-        op, base = view.node.op, self.aliases.resolved(view.base)
+        op, base = view.node.op, self.resolved(view.base)
         assert op.scatter is not None
         operands = (self.read(base), new, *view.rest)
         attrs, hint = view.node.attrs, base.name
         whole = self.b.apply(OPS[op.scatter], operands, attrs, hint=hint)
         self.put(base, whole, stamp)
-        # What was put into a view need not be read back, if it can be read as it is.
-        if type_of(new) == v.type and self.unbroken(v):
-            self.fresh[v] = _Content(new, stamp)
 
     def unbroken(self, v: Value) -> bool:
         """Tell whether no view from `v` up to its root overlaps itself."""
-        v = self.aliases.resolved(v)
+        v = self.resolved(v)
         while v in self.views:
             if self.views[v].node.op.overlapping:
                 return False
-            v = self.aliases.resolved(self.views[v].base)
+            v = self.resolved(self.views[v].base)
         return True
 
     def whole(self, new: Operand, root: Value) -> Operand:

@@ -9,6 +9,7 @@ from ..ir.errors import InternalError, IRError, RetrogradeError
 from ..ir.func import Func
 from ..ir.text import show
 from ..ir.verify import verify as check
+from .cancel import cancel
 from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
@@ -19,6 +20,7 @@ from .reinplace import reinplace
 from .shifts import shifts
 from .simplify import simplify
 from .unnest import unnest
+from .vectorize import vectorize
 from .vjp import vjp
 
 Pass: TypeAlias = Callable[[Func], Func]
@@ -37,6 +39,7 @@ def pullback(f: Func) -> Func:
 # Every pass under its name. Passes with arguments stand here in a usual form.
 PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
+    "vectorize": vectorize,
     "vjp": joint,
     "simplify": simplify,
     "cse": cse,
@@ -44,6 +47,7 @@ PASSES: dict[str, Pass] = {
     "partition": pullback,
     "shifts": shifts,
     "unnest": unnest,
+    "cancel": cancel,
     "fuse": fuse,
     "inline": inline,
     "reinplace": reinplace,
@@ -53,7 +57,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "unnest", "fuse", "inline", "reinplace"),
+    "lower": ("shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
 }
 
 

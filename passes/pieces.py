@@ -19,12 +19,13 @@ from typing import TypeAlias
 
 from ..ir import dims
 from ..ir import ops as _ops  # noqa: F401  (the records used below must exist)
-from ..ir.access import view_of
+from ..ir.access import view_of, writes_part
 from ..ir.dims import Dim, Facts
-from ..ir.func import Node, Value, type_of
+from ..ir.func import Block, Node, Operand, Value, type_of
 from ..ir.op import OPS, Kind
 from ..ir.types import Shape
-from .rules import is_dim, is_number
+from .rules import is_dim, is_number, same_place
+from .scope import values_of, with_operands
 
 SLICE, FULL = (OPS[k] for k in ("slice", "full"))
 DEEP = 3  # additions that are taken apart to find what was taken out of a sum
@@ -336,6 +337,44 @@ class Sums:
     def _within(self, a: Box, b: Box) -> bool:
         starts = all(map(self._most, a.start, b.start))
         return starts and all(map(self._most, b.stop, a.stop))
+
+
+def taken_together(block: Block) -> Block:
+    """Return a block in which no part is put back to be taken out again at once.
+
+    So all that is added to a row, one write after the other, is seen to be one sum.
+    """
+    made: dict[Operand, Node] = {}
+    swap: dict[Value, Operand] = {}
+    nodes: list[Node] = []
+    for n in block.nodes:
+        n = with_operands(n, swap)
+        under = made.get(n.operands[0]) if n.operands else None
+        if under is not None and under.op.of == n.op.name and _shows(n, under):
+            swap[n.result] = under.operands[1]
+            continue
+        if under is not None and under.op is n.op and same_place(n, under, 2):
+            if writes_part(n) and not n.op.accumulates:
+                n.operands = (under.operands[0], *n.operands[1:])
+        nodes.append(n)
+        made.update(dict.fromkeys(n.results, n))
+    results = [swap.get(x, x) if isinstance(x, Value) else x for x in block.results]
+    used: set[Operand] = set(results)
+    kept: list[Node] = []
+    for n in reversed(nodes):
+        if not writes_part(n) or n.result in used:
+            kept.append(n)
+            used.update(values_of(n))
+    return Block(block.params, tuple(kept[::-1]), tuple(results))
+
+
+def _shows(view: Node, under: Node) -> bool:
+    """Tell whether a view gives back just what a scatter put."""
+    if not writes_part(under) or under.op.accumulates:
+        return False
+    new = under.operands[1]
+    same = isinstance(new, Value) and new.type == view.result.type
+    return same and same_place(view, under, 1)
 
 
 Users: TypeAlias = dict[Value, list[Node]]

@@ -353,15 +353,32 @@ def view_of_full(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
 
 
 def view_of_scatter(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
-    """Return what was put into the part that is read."""
+    """Return what was put into the part that is read.
+
+    A part that was itself written into is read from the array all the same: what is
+    never an array of its own is left to `unnest` as one write.
+    """
     if node.op.kind is not Kind.VIEW or node.op.overlapping:
         return None
-    source = definition(node.operands[0])
-    if source is None or source.op.of != node.op.name or source.op.accumulates:
+    new = _put(node, definition)
+    made = definition(new)
+    if new is None or (made is not None and made.op.kind is Kind.SCATTER):
         return None
-    if not same_place(node, source, 1):
+    return filled(b, new, node.result)
+
+
+def _put(view: Node, definition: Definition) -> Any:
+    """Return what a scatter, or nested ones, put where a chain of views leads."""
+    x = view.operands[0]
+    source = definition(x)
+    if source is not None and source.op.kind is Kind.VIEW:
+        x = _put(source, definition)
+        source = definition(x)
+    if source is None or source.op.of != view.op.name or source.op.accumulates:
         return None
-    return filled(b, source.operands[1], node.result)
+    if type_of(x) != type_of(view.operands[0]) or not same_place(view, source, 1):
+        return None
+    return source.operands[1]
 
 
 def same_place(node: Node, scatter: Node, skip: int) -> bool:

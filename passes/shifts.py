@@ -38,7 +38,7 @@ from ..ir.op import Kind
 from ..ir.types import Shape, Type
 from .dce import dce
 from .groups import Group, Paddings, Part, back, cheap_step, group_of, part_of
-from .pieces import Box, Piece, Sum, Sums, Users, gaps, moved, uses_of
+from .pieces import Box, Piece, Sum, Sums, Users, gaps, moved, taken_together, uses_of
 from .scope import ScopedBuilder, defined_symbol
 
 READS = 2  # of a padded copy at least, for it to pay in a loop
@@ -157,7 +157,10 @@ class _Shifter(ScopedBuilder):
 
     def rewritten(self, block: Block) -> Block:
         """Return a block with its groups computed at once; nodes go to the builder."""
-        chosen, paddings = self.paying(block)
+        taken = taken_together(block)
+        chosen, paddings = self.paying(taken)
+        if chosen:
+            block = taken
         for n in block.nodes:
             group = chosen.get(n.results[0]) if len(n.results) == 1 else None
             if group is None:

@@ -39,6 +39,7 @@ from ..ir.access import (
     steps_of,
     view_of,
     writes_of,
+    writes_part,
 )
 from ..ir.build import IRBuilder, names_in
 from ..ir.func import (
@@ -93,14 +94,7 @@ def unnest(f: Func) -> Func:
 
 
 def _writes(node: Node | None) -> bool:
-    """Tell whether a node writes a part in which every element has one place."""
-    return (
-        node is not None
-        and node.op.kind is Kind.SCATTER
-        and view_of(node).kind is Kind.VIEW
-        and not node.op.overlapping
-        and isinstance(node.operands[0], Value)
-    )
+    return node is not None and writes_part(node)
 
 
 def _fills(node: Node, new: Value) -> bool:

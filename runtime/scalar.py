@@ -89,6 +89,7 @@ __all__ = [
     "lost",
     "maximum",
     "minimum",
+    "multiply_add",
     "power",
     "reciprocal",
     "remainder",
@@ -377,6 +378,19 @@ def _lost(b: Builder, t: Any, x: Value, y: Value) -> Value:
     error = b.fadd(b.fsub(x, b.fsub(total, back)), b.fsub(y, back))
     finite = b.fcmp_ordered("<", _llvm(b, "llvm.fabs", total), x.type(math.inf))
     return b.select(finite, error, x.type(0))
+
+
+@intrinsic
+def multiply_add(typingctx: Any, x: Any, y: Any, z: Any) -> tuple[Any, Any]:
+    """Return x * y + z, rounded once where the processor does so in one operation."""
+    t = _same("multiply_add", x, y, z)
+    if not _is_float(t):
+        raise TypingError(f"multiply_add: the arguments must be floats, not {t}")
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _llvm(builder, "llvm.fmuladd", *args)
+
+    return t(t, t, t), code
 
 
 # What x + y loses to rounding; 0 where the sum is not finite.

@@ -8,7 +8,7 @@ from benchmarks.adjoints import HANDS, Hand
 from benchmarks.programs import copied, differentiable
 
 
-@pytest.mark.parametrize("hand", HANDS, ids=lambda hand: hand.program.name)
+@pytest.mark.parametrize("hand", HANDS, ids=lambda hand: hand.name)
 def test_gradient_by_hand_is_the_tapes(hand: Hand) -> None:
     program = hand.program
     for size in program.tests:

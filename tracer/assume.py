@@ -464,6 +464,9 @@ class TraceInt(SymInt):
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
 
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
     def __pow__(self, other: Any) -> Any:
         if isinstance(other, int) and 0 <= other <= 4:
             out: Any = 1
@@ -552,6 +555,25 @@ class TraceInt(SymInt):
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
+    def __invert__(self) -> Any:
+        return self._compute(dims.add(dims.mul(self.dim, -1), -1))
+
+    def __lshift__(self, other: Any) -> Any:
+        if _is_shift(other):
+            return self * 2**other
+        return dispatch.apply(OPS["left_shift"], (self._number(), other))
+
+    def __rshift__(self, other: Any) -> Any:
+        if _is_shift(other):
+            return self // 2**other
+        return dispatch.apply(OPS["right_shift"], (self._number(), other))
+
+    def __rlshift__(self, other: Any) -> Any:
+        return dispatch.apply(OPS["left_shift"], (other, self._number()))
+
+    def __rrshift__(self, other: Any) -> Any:
+        return dispatch.apply(OPS["right_shift"], (other, self._number()))
+
     @property
     def is_open(self) -> bool:
         return bool(self.trace.assumptions.open(self.dim))
@@ -612,6 +634,11 @@ class TraceInt(SymInt):
             x.trace.number(x.dim) if isinstance(x, TraceInt) else x for x in inputs
         ]
         return getattr(ufunc, method)(*numbers, **kwargs)
+
+
+def _is_shift(x: Any) -> bool:
+    """Tell whether a shift by `x` is a product or quotient that dims have room for."""
+    return isinstance(x, int) and 0 <= x < 62
 
 
 def _test(op: str, x: TraceInt, y: Any, test: Test) -> Any:

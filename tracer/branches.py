@@ -24,6 +24,7 @@ from .tensor import Tensor
 from .trace import Trace
 from .unify import (
     as_type,
+    differ,
     flatten_pair,
     hint,
     is_missing,
@@ -70,9 +71,15 @@ class _Join:
         return lambda: unflatten_tree(tree, [leaf() for leaf in leaves])
 
     def missing(self, a: Any, b: Any, what: str, ours: bool) -> Callable[[], Any]:
-        if (is_missing(a) and is_missing(b)) or not ours:
-            gone = a if is_missing(a) else b
-            return lambda: gone
+        if is_missing(a) and is_missing(b):
+            return lambda: a
+        if not ours:
+            raise CannotCarry(
+                f"{what} has a value only on one way of a branch",
+                location=user_location(),
+                rule="Whether there is a value must not depend on computed values.",
+                hint=f"give {what} a value before the branch, or on both ways",
+            )
         there, side = (b, 1) if is_missing(a) else (a, 0)
         leaves, tree = flatten_tree(there)
         made = [self.one_sided(x, side, what) for x in leaves]
@@ -101,7 +108,7 @@ class _Join:
             side = 1 if is_missing(x) else 0
             return self.one_sided((x, y)[side], side, what)
         if not is_value(x) or not is_value(y):
-            flatten_pair((x,), y, what)  # raises
+            raise differ(x, y, what)
         if is_python_int(x) and is_python_int(y):
             number = self.add(INT, what, self.bounds(x, y))
             want = INT
@@ -215,7 +222,7 @@ def branch(
     left, right = (s.after for s in sides)
     joined = {
         key: merged.value(
-            left.get(key), right.get(key), slots.label(key), slots.is_ours(key)
+            left.get(key), right.get(key), slots.label(key), slots.may_lack(key)
         )
         for key in keys
     }

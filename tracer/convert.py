@@ -66,7 +66,10 @@ from types import (
 )
 from typing import Any, cast
 
+import numpy as np
+
 from ..ir.errors import ConversionError, Location
+from . import dispatch
 from .location import is_ours, is_user_code, user_frame, user_location
 from .lowering import SUPPORT
 from .rewrite import ITEM, OPS, PREFIX, THUNK, rewrite
@@ -77,12 +80,15 @@ Thunk = Callable[[], Any]
 
 
 class Undefined:
-    """Stand for the value of a name that has none, in the state of a block."""
+    """Stand for the value of a name that has none, in the state of a block.
 
-    __slots__ = ("name",)
+    `sure` says that nobody reads the name while it has none: see `assigned`.
+    """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    __slots__ = ("name", "sure")
+
+    def __init__(self, name: str, sure: bool = False) -> None:
+        self.name, self.sure = name, sure
 
     def __repr__(self) -> str:
         """Return `<undefined x>`."""
@@ -384,11 +390,35 @@ _RECURSION = _Recursion()
 # ------------------------------------------------------------------ support of the code
 
 
-def _read(load: Thunk, name: str) -> Any:
+def _read(load: Thunk, name: str, sure: bool = False) -> Any:
     try:
         return load()
     except (NameError, AttributeError):
+        return Undefined(name, sure)
+
+
+def _read_attribute(load: Thunk, attribute: str, name: str) -> Any:
+    """Return an attribute, where it is Python's: those of an array are its memory."""
+    owner = _read(load, name)
+    if isinstance(owner, Undefined) or (
+        hasattr(owner, "__array_function__") and hasattr(np.ndarray, attribute)
+    ):
         return Undefined(name)
+    return _read(lambda: getattr(owner, attribute), name)
+
+
+class Failed(Exception):
+    """What a traced function raises at its end where one of its loops would raise."""
+
+    def __str__(self) -> str:
+        """Return what there is to say before the program runs."""
+        return "by a statement in a loop"
+
+
+def _in_region() -> bool:
+    """Tell whether a loop or branch is being traced, which may never run."""
+    trace = dispatch.active_trace()
+    return trace is not None and trace.in_region
 
 
 def _is_undefined(value: Any) -> bool:
@@ -407,6 +437,10 @@ def _visible(names: Any) -> Any:
 
 _SUPPORT = SimpleNamespace(
     read=_read,
+    read_attribute=_read_attribute,
+    in_region=_in_region,
+    Failed=Failed,
+    AssertionError=AssertionError,
     is_undefined=_is_undefined,
     returned=_returned,
     visible=_visible,

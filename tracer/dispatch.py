@@ -59,6 +59,10 @@ class Trace(Protocol):
     def leaves(self) -> Any:
         """What Tensors are to the tape: a `Leaves`."""
 
+    @property
+    def in_region(self) -> bool:
+        """Whether a loop or branch is being traced, which may never run."""
+
     def as_int(self, t: Any) -> Any:
         """Return a computed 0-d integer as a symbolic int."""
 

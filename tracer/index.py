@@ -37,7 +37,7 @@ from .keys import (
 )
 from .location import user_location
 from .symbols import SymInt, is_int
-from .values import concrete, is_scalar, is_symbolic
+from .values import concrete, constant, is_scalar, is_symbolic
 
 _ITEM = OPS["item"]
 
@@ -164,8 +164,15 @@ def as_value(value: Any) -> Any:
             from .functions.create import array
 
             return array(value)
-        return np.asarray(value)
+        fixed = np.asarray(value)
+        return fixed if _has_array(value) else constant(fixed)
     return value
+
+
+def _has_array(x: Any) -> bool:
+    if isinstance(x, list | tuple):
+        return any(map(_has_array, x))
+    return isinstance(x, np.ndarray)
 
 
 def _shape(x: Any) -> tuple[Any, ...]:

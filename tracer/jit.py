@@ -285,7 +285,8 @@ class Compiled:
         """Return the IR for these arguments after a stage.
 
         Stages are "capture", "functionalize", "vjp" (of transforms), "simplify", "cse",
-        "dce", "fuse", "inline" and "reinplace". Raises ValueError for others.
+        "dce", "shifts", "unnest", "cancel", "fuse", "inline" and "reinplace". Raises
+        ValueError for others.
         """
         stages = self.stages(*args, **kwargs)
         if stage not in stages:

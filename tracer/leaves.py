@@ -26,7 +26,7 @@ from . import dispatch
 from .assume import NeedsValue
 from .location import user_location
 from .modes import STATE, enable_grad, no_grad
-from .program import run_pass, without_checks
+from .program import run_pass, vectorized, without_checks
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ class Leaves:
         pure = run_pass(trace.func(block), "functionalize")
         body = replace(pure.body, results=pure.results[: len(results)])
         pure = without_checks(replace(pure, body=body, updates=()))
-        return run_pass(run_pass(pure, "dce"), "cse")
+        return vectorized(run_pass(run_pass(pure, "dce"), "cse"))
 
     def _reaches(self, pure: Func, v: Value) -> bool:
         active = {pure.params[self._params.index(v)]}

@@ -27,7 +27,7 @@ from .jit import LOCK
 from .location import user_location
 from .modes import STATE, allow_mutation_on_saved_tensors, enable_grad
 from .operators import EagerOperators
-from .program import run_pass
+from .program import run_pass, vectorized
 from .specialisation import is_array_like
 from .state import State, Swap
 from .tensor import Tensor, of
@@ -139,7 +139,7 @@ def _linearize_traced(
                 (seed if is_number else values)[positions[k]] = ct
         params = tuple(numbers[j] for j in wrt)
         joint = limited_vjp(
-            pure,
+            vectorized(pure),
             params,
             tuple(values),
             seed=seed,

@@ -21,12 +21,14 @@ from .branches import INT, Thunk, is_older
 from .containers import Tree, flatten_tree, unflatten_tree
 from .location import user_location
 from .rows import Range, Rows
-from .slots import CannotCarry, ComputesNothing, Key, Slots, Snapshot
+from .slots import CannotCarry, ComputesNothing, Differs, Key, Slots, Snapshot
+from .stacks import Sharing, Stack
 from .tensor import Tensor
 from .trace import HiddenTrace, Trace
 from .unify import (
     as_condition,
     as_type,
+    differ,
     flatten_pair,
     hint,
     is_missing,
@@ -138,7 +140,7 @@ class _Loop:
         out: Carries = {}
         for k, name in enumerate(self.slots.names):
             x = self.before.names[k]
-            key: Key = ("name", k, None)
+            key = self.slots.key_of(k)
             if name not in self.slots.live or isinstance(x, bool):
                 continue
             if is_python_int(x):
@@ -276,7 +278,7 @@ class _Loop:
     ) -> Carry | None:
         """Carry a name that has no value before the loop."""
         what = self.slots.label(key)
-        if not self.slots.is_ours(key) and not self.runs():
+        if not self.slots.may_lack(key) and not self.runs():
             raise self._unbound(what)
         leaves, tree = flatten_tree(now)
         same = map(is_same, flatten_tree(given)[0], leaves)
@@ -296,7 +298,7 @@ class _Loop:
     def _new_leaf(self, key: Key, old: Leaf | None, x: Any) -> Leaf:
         """Carry a leaf that has no value before the loop."""
         what = self.slots.label(key)
-        if self.slots.is_ours(key) and self._is_older(x):
+        if self.slots.may_lack(key) and self._is_older(x):
             return Fixed()
         have = type_in(self.trace, x)
         if isinstance(old, Carried):
@@ -311,8 +313,8 @@ class _Loop:
             and all(is_older(x, nodes) for nodes in self.inside)
         )
 
-    def _unbound(self, what: str) -> CannotCarry:
-        return CannotCarry(
+    def _unbound(self, what: str) -> Differs:
+        return Differs(
             f"{what} has a value only after some iterations of a loop",
             location=user_location(),
             rule="What a loop passes on has a value before the loop; there may be no "
@@ -324,12 +326,12 @@ class _Loop:
         what = self.slots.label(key)
         if isinstance(leaf, Fixed) and is_same(given, now):
             return leaf
-        if is_missing(first) and self.slots.is_ours(key) and is_value(now):
+        if is_missing(first) and self.slots.may_lack(key) and is_value(now):
             return self._new_leaf(key, leaf, now)
         if is_same(given, now) and not isinstance(leaf, Carried):
             return Fixed()
         if not is_value(first) or not is_value(now):
-            flatten_pair((first,), now, what)  # raises
+            raise differ(first, now, what)
         if is_python_int(first) and is_python_int(now):
             return self._integer(leaf, given, now)
         want = type_in(self.trace, first)
@@ -455,7 +457,7 @@ class ForLoop(_Loop):
         name = targets[0] if targets else "i"
         with known.scope():
             self.index = known.symbol(None, [hint(name)])
-        self.stacks: dict[int, _Stack] = {}
+        self.stacks: dict[int, Stack] = {}
 
     def position(self) -> Dim:
         return dims.add(self.index, dims.mul(self.start, -1))
@@ -483,8 +485,7 @@ class ForLoop(_Loop):
             known.growing |= self.iterators
             start = self.stand_ins()
             for k, stack in self.stacks.items():
-                poison = Tensor.traced(stack.hidden, 0.0)
-                start.items[k] = [poison] * len(self.before.items[k])
+                start.items[k] = stack.stand_ins(len(self.before.items[k]))
                 known.growing |= {id(stack.hidden), id(self.slots.containers[k].owner)}
             try:
                 self.slots.restore(start)
@@ -499,6 +500,8 @@ class ForLoop(_Loop):
             if fits:
                 yields = self.passed_on(after)
                 params = tuple(self.params)
+                shared = Sharing(nodes, params, yields)
+                shared.add(tuple(self.stacks.values()), self.trace)
                 block = Block(params, tuple(nodes), tuple(yields))
         if not fits:
             self.carries = carries
@@ -508,6 +511,7 @@ class ForLoop(_Loop):
         attrs = {"index": self.index, "start": self.start, "stop": self.stop, "step": 1}
         types, hints = [p.type for p in params], [p.name for p in params]
         results = trace.control(OPS["for"], inits, attrs, [block], types, hints)
+        trace.kept |= shared.outside(inits, results)
         ended = self._targets_after(after)
         self.finish(results, after, self.trips)
         self._bind(ended)
@@ -565,6 +569,15 @@ class ForLoop(_Loop):
         for k, count in self.slots.grown(start, after).items():
             items = after.items[k][-count:]
             label = self.slots.containers[k].name
+            last = after.items[k][-count - 1] if k in self.stacks else None
+            if last is not None and last is not start.items[k][-1]:
+                raise CannotCarry(
+                    f"{label}: a list that gets items elsewhere than at its end",
+                    location=user_location(),
+                    rule="A list that grows in a loop gets the items one after the "
+                    "other.",
+                    hint="append, and reverse the list after the loop",
+                )
             leaves, tree = flatten_tree(list(items))
             for x in leaves:
                 if not is_value(x):
@@ -576,7 +589,7 @@ class ForLoop(_Loop):
             types = tuple(self._outside(type_in(self.trace, x), label) for x in leaves)
             stack = self.stacks.get(k)
             if stack is None or (stack.tree, stack.types) != (tree, types):
-                self.stacks[k] = _Stack(
+                self.stacks[k] = Stack(
                     HiddenTrace(known), tree, types, self._fixed_trips()
                 )
                 fits = False
@@ -601,44 +614,6 @@ class ForLoop(_Loop):
         self.slots.restore(held)
 
 
-class _Stack:
-    """Arrays for the items that a list gets in a loop."""
-
-    def __init__(
-        self, hidden: HiddenTrace, tree: Tree, types: tuple[Type, ...], trips: int
-    ) -> None:
-        self.tree, self.types, self.trips = tree, types, trips
-        self.arrays: list[Tensor] = []
-        self.hidden = hidden  # whoever reads an item inside the loop meets this
-
-    def make(self, trace: Trace) -> None:
-        """Append the arrays, where they are not there."""
-        if not self.arrays:
-            for t in self.types:
-                attrs = {"shape": (self.trips, *t.shape), "dtype": t.dtype}
-                array = trace.apply(OPS["full"], (0,), attrs)
-                trace.stacks.add(trace.operand(array))
-                self.arrays.append(array)
-
-    def write(self, trace: Trace, leaves: Sequence[Any], at: Any) -> None:
-        for array, x in zip(self.arrays, leaves, strict=True):
-            index = at.as_index(self.trips) if hasattr(at, "as_index") else at
-            trace.write(trace.apply(OPS["select"], (array, index), {"axis": 0}), x)
-
-    def items(self, trace: Trace) -> list[Any]:
-        """Return the items that the list has got."""
-        out: list[Any] = []
-        for k in range(self.trips):
-            leaves = []
-            for array, t in zip(self.arrays, self.types, strict=True):
-                x = trace.apply(OPS["select"], (array, k), {"axis": 0})
-                if t.scalar:
-                    x = trace.apply(OPS["number" if t.weak else "item"], (x,), {})
-                leaves.append(x)
-            out += unflatten_tree(self.tree, leaves)
-        return out
-
-
 # ---------------------------------------------------------------- while
 
 
@@ -660,6 +635,8 @@ class WhileLoop(_Loop):
                 self.slots.restore(start)
                 condition = self.test()
                 computed = as_condition(trace, condition)
+                if computed is None and not condition:
+                    raise self._known()
                 condition = condition if computed is None else computed
                 facts = trace.test_of(condition)
                 with trace.region(*facts.true) as second:
@@ -689,11 +666,7 @@ class WhileLoop(_Loop):
         if counted is not None and all(_is_scalar_op(n) for n in first):
             raise Counted(counted)
         if not isinstance(condition, Tensor):
-            raise CannotCarry(
-                "a loop whose condition Python knows",
-                location=user_location(),
-                rule="It ends by something that cannot be computed.",
-            )
+            raise self._known()
         params = tuple(self.params)
         test = Block(params, tuple(first), (trace.operand(condition),))
         block = Block((), tuple(second), yields)
@@ -702,6 +675,13 @@ class WhileLoop(_Loop):
         results = trace.control(OPS["while"], inits, {}, [test, block], types, hints)
         self.finish(results, after, None)
         return True
+
+    def _known(self) -> CannotCarry:
+        return CannotCarry(
+            "a loop whose condition Python knows",
+            location=user_location(),
+            rule="It ends by something that cannot be computed.",
+        )
 
     def _as_range(self, condition: Any, start: Snapshot, after: Snapshot) -> Any:
         """Return the range that a counter runs over, if that alone ends the loop."""

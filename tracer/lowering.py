@@ -2,15 +2,20 @@
 
 After it a function has no `break`, `continue`, early `return`, `else` of a loop, bodies
 of `match`, annotations of variables, or `global` and `nonlocal` statements left.
+
+Note [exceptions in loops]: a `raise` or `assert` in a loop raises where Python runs it.
+Where a region is traced, it is known only later whether it would: it leaves the
+function like a `return`, with a flag, and the end of the function raises.
 """
 
 import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .scopes import TRIES, Scope, always_leaves, leaves
+from .scopes import SCOPES, TRIES, Scope, always_leaves, leaves
 
 RETURN, VALUE, SUPPORT = "rg__return", "rg__value", "rg__"
+RAISED = "rg__raised"
 
 
 def load(name: str) -> ast.Name:
@@ -48,10 +53,13 @@ class Lower:
         self.scope = scope
         self.native_return = False
         self.read: set[str] = set()
+        self.protected = 0  # blocks around that may catch what is raised
+        self.raises: list[ast.stmt] = []  # see Note [exceptions in loops]
 
     def function(self, body: list[ast.stmt]) -> list[ast.stmt]:
         ends = isinstance(body[-1], ast.Return) if body else False
-        self.native_return = not leaves(body[:-1] if ends else body, loops=False)
+        early = leaves(body[:-1] if ends else body, loops=False)
+        self.native_return = not early and not _may_raise(body)
         lowered, _ = self.block(body, None)
         if not self.native_return:
             call = ast.Call(support("returned"), [load(VALUE)], [])
@@ -59,11 +67,31 @@ class Lower:
             lowered = [
                 _assign(RETURN, ast.Constant(False), body[0]),
                 _assign(VALUE, support("NO_VALUE"), body[0]),
-                *lowered,
+                *self.later(lowered),
                 ast.copy_location(ast.Return(call), last),
             ]
         prune = _PruneFlags(self.read)
         return [s for s in (prune.visit(s) for s in lowered) if s] or [ast.Pass()]
+
+    def later(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Let a function raise at its end what its loops would have raised."""
+        if not self.raises:
+            return body
+        first = self.raises[0]
+        fails = ast.Raise(ast.Call(support("Failed"), [], []))
+        check = ast.If(load(RAISED), [ast.copy_location(fails, first)], [])
+        unset = _assign(RAISED, ast.Constant(False), body[0])
+        return [unset, *body, ast.copy_location(check, first)]
+
+    def soft_raise(
+        self, node: ast.Raise, loop: _Loop
+    ) -> tuple[list[ast.stmt], set[str]]:
+        self.raises.append(node)
+        region = ast.Call(support("in_region"), [], [])
+        leave = _assign(RETURN, ast.Constant(True), node)
+        choice = ast.copy_location(ast.If(load(RAISED), [leave], [node]), node)
+        choice.rg__plain = True  # type: ignore[attr-defined]
+        return [_assign(RAISED, region, node), choice], {RETURN}
 
     def block(
         self, body: Sequence[ast.stmt], loop: _Loop | None
@@ -108,6 +136,14 @@ class Lower:
                 return [_assign(loop.broken, ast.Constant(True), node)], {loop.broken}
             case ast.Continue() if loop:
                 return [_assign(loop.skipped, ast.Constant(True), node)], {loop.skipped}
+            case ast.Raise(exc=ast.expr()) if loop and not self.protected:
+                return self.soft_raise(node, loop)
+            case ast.Assert() if loop and not self.protected and __debug__:
+                parts = [node.msg] if node.msg else []
+                error = ast.Call(support("AssertionError"), parts, [])
+                fails = ast.copy_location(ast.Raise(error), node)
+                test = ast.UnaryOp(ast.Not(), node.test)
+                return self.statement(_if(test, fails, node), loop)
             case ast.If():
                 node.body, one = self.block(node.body, loop)
                 node.orelse, two = self.block(node.orelse, loop)
@@ -115,7 +151,9 @@ class Lower:
             case ast.For() | ast.While():
                 return self.loop(node, loop)
             case ast.With():
+                self.protected += 1
                 node.body, flags = self.block(node.body, loop)
+                self.protected -= 1
                 return [node], flags
             case ast.Try() | ast.TryStar():
                 return self.tries(node, loop)
@@ -161,12 +199,14 @@ class Lower:
     ) -> tuple[list[ast.stmt], set[str]]:
         if node.orelse and leaves(node.body):
             return self.block(self.without_else(node), loop)
+        self.protected += 1
         node.body, flags = self.block(node.body, loop)
         for handler in node.handlers:
             handler.body, more = self.block(handler.body, loop)
             flags |= more
         node.orelse, more = self.block(node.orelse, loop)
         node.finalbody, _ = self.block(node.finalbody, loop)
+        self.protected -= 1
         return [node], flags | more
 
     def without_else(self, node: ast.Try | ast.TryStar) -> list[ast.stmt]:
@@ -206,6 +246,26 @@ class Lower:
         return [none, node, *lowered], flags
 
 
+def _if(test: ast.expr, then: ast.stmt, where: ast.stmt) -> ast.If:
+    return ast.copy_location(ast.If(ast.copy_location(test, where), [then], []), where)
+
+
+def _may_raise(body: Sequence[ast.stmt], loop: bool = False) -> bool:
+    """Tell whether there is a `raise` or `assert` that a loop may have to delay."""
+    for node in body:
+        if isinstance(node, ast.Raise | ast.Assert) and loop:
+            return True
+        if isinstance(node, (*SCOPES, *TRIES, ast.With)):
+            continue
+        inside = loop or isinstance(node, ast.For | ast.While)
+        for part in ("body", "orelse"):
+            if _may_raise(getattr(node, part, []), inside):
+                return True
+        if any(_may_raise(case.body, loop) for case in getattr(node, "cases", [])):
+            return True
+    return False
+
+
 def _irrefutable(case: ast.match_case) -> bool:
     match case:
         case ast.match_case(pattern=ast.MatchAs(pattern=None), guard=None):
@@ -222,6 +282,11 @@ def _plain_assignment(node: ast.AnnAssign) -> ast.stmt:
 def _set_extra_test(node: ast.For, test: ast.expr) -> None:
     ast.fix_missing_locations(ast.copy_location(test, node))
     node.rg__extra = test  # type: ignore[attr-defined]
+
+
+def is_plain(node: ast.If) -> bool:
+    """Tell whether Python knows the condition of an `if` of ours."""
+    return getattr(node, "rg__plain", False)
 
 
 def extra_test(node: ast.For) -> ast.expr | None:

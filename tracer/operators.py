@@ -8,7 +8,7 @@ once and guarded, or refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -126,6 +126,7 @@ class TraceOperators(EagerOperators):
 
     def _logic(self, left: Any, right: Thunk, is_and: bool) -> Any:
         trace = _trace()
+        trace.assumptions.check_complete(left)
         condition = as_condition(trace, left)
         if condition is None:
             return super().and_(left, right) if is_and else super().or_(left, right)
@@ -158,7 +159,9 @@ class TraceOperators(EagerOperators):
         return out
 
     def not_(self, value: Any) -> Any:
-        condition = as_condition(_trace(), value)
+        trace = _trace()
+        trace.assumptions.check_complete(value)
+        condition = as_condition(trace, value)
         return (not value) if condition is None else negated(condition)
 
     # Loops ------------------------------------------------------------------------
@@ -180,8 +183,21 @@ class TraceOperators(EagerOperators):
         if rows is None:
             self._unrolled(iter(iterable), extra_test, body, state)
             return
-        reason: NeedsValue | None = None
-        for first in (True, False):
+        self._rows(trace, rows, extra_test, body, state, target)
+
+    def _rows(
+        self,
+        trace: Trace,
+        rows: Rows,
+        extra_test: Callable[[], Any] | None,
+        body: Callable[[Any], None],
+        state: Any,
+        target: str,
+        ways: Sequence[bool] = (True, False),
+    ) -> None:
+        """Trace a loop over rows; where types do not agree, the first apart."""
+        reason: Exception | None = None
+        for first in ways:
             if _key(body) in self.plain or self._is_short(trace, rows.length):
                 break
             try:
@@ -191,12 +207,19 @@ class TraceOperators(EagerOperators):
                 if _is_about_outer(trace, error):
                     raise
                 reason = error
-            if not (first and isinstance(reason, Differs) and extra_test is None):
+            except (UnsupportedError, InternalError):
+                raise
+            except Exception as error:  # in an iteration that there may never be
+                reason = error
+            if not (first and isinstance(reason, Differs)):
                 break
             if not trace.assumptions.decide(dims.add(dims_of(rows.length), -1)):
                 break
             body(rows.item(0))  # from the second iteration on the types may agree
             rows = rows.rest()
+            if extra_test is not None:
+                self._others(trace, rows, extra_test, body, state, target)
+                return
         try:
             items = list(map(rows.item, range(_few(rows.length))))
         except NeedsValue as error:
@@ -207,6 +230,22 @@ class TraceOperators(EagerOperators):
         if reason is not None:
             self.plain.add(_key(body))
         self._unrolled(iter(items), extra_test, body, state)
+
+    def _others(
+        self,
+        trace: Trace,
+        rows: Rows,
+        extra_test: Callable[[], Any],
+        body: Callable[[Any], None],
+        state: Any,
+        target: str,
+    ) -> None:
+        """Trace the iterations after the first, unless that has left the loop."""
+
+        def others() -> None:
+            self._rows(trace, rows, extra_test, body, state, target, ways=(False,))
+
+        self.if_stmt(extra_test(), others, lambda: None, *state)
 
     def list_comp(self, iterable: Iterable[Any], element: Callable[[Any], Any]) -> Any:
         rows = rows_of(iterable)
@@ -333,7 +372,7 @@ class TraceOperators(EagerOperators):
         live: tuple[str, ...],
     ) -> None:
         trace = _trace()
-        reason: NeedsValue | None = None
+        reason: Exception | None = None
         for count in range(LIMIT):
             more = test() if count > 1 else None
             if count <= 1 or as_condition(trace, more) is not None:
@@ -344,6 +383,10 @@ class TraceOperators(EagerOperators):
                 except NeedsValue as error:
                     if _is_about_outer(trace, error):
                         raise
+                    reason = error
+                except (UnsupportedError, InternalError):
+                    raise
+                except Exception as error:  # in an iteration that there may never be
                     reason = error
                 more = test()
                 if as_condition(trace, more) is not None:
@@ -396,8 +439,10 @@ def _is_about_outer(trace: Trace, error: NeedsValue) -> bool:
     return bool(error.symbols) and error.symbols <= trace.assumptions.visible
 
 
-def _too_long(reason: NeedsValue | None, count: int) -> UnsupportedError:
+def _too_long(reason: Exception | None, count: int) -> Exception:
     assert reason is not None
+    if not isinstance(reason, NeedsValue):
+        return reason
     return UnsupportedError(
         reason.what,
         location=reason.location,

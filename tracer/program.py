@@ -13,14 +13,14 @@ from .. import codegen
 from ..ir import dims, interp
 from ..ir.dims import Expr, Symbol
 from ..ir.errors import RetrogradeError
-from ..ir.func import Func
+from ..ir.func import Func, walk
 from ..ir.op import Kind
 from ..passes import manager
 from ..passes.limit import Known, limited_vjp
 from ..runtime import env
 from .location import user_location
 
-STAGES = (*manager.PIPELINES["optimize"], *manager.PIPELINES["lower"])
+STAGES = (*manager.PIPELINES["optimize"], "vectorize", *manager.PIPELINES["lower"])
 
 
 def run_pass(f: Func, name: str) -> Func:
@@ -29,6 +29,20 @@ def run_pass(f: Func, name: str) -> Func:
     if env.dump() in ("all", name):
         print(f"# after {name}\n{f}\n")
     return f
+
+
+def vectorized(f: Func) -> Func:
+    """Return what is to be differentiated: `f` with independent loops vectorized.
+
+    Where there are none, it is `f` as it was.
+    """
+    if not any(n.op.kind is Kind.FOR for n in walk(f.body)):
+        return f
+    simple = f
+    for name in manager.PIPELINES["optimize"]:
+        simple = run_pass(simple, name)
+    after = run_pass(simple, "vectorize")
+    return f if after is simple else after
 
 
 def _stages() -> tuple[str, ...]:
@@ -122,7 +136,7 @@ class Program:
         for facts, program in variants:
             if all(dims.evaluate(e, symbols) >= 0 for e in facts):
                 return program
-        func = without_checks(self.func)
+        func = vectorized(without_checks(self.func))
         sizes, limit = Known(symbols), self.memory_limit
         joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
         program = Program(only_results(joint, len(self.func.results)), limit)

@@ -30,8 +30,9 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from .assigned import sure_names
 from .liveness import Liveness, live_names
-from .lowering import Lower, extra_test, load, support
+from .lowering import Lower, extra_test, is_plain, load, support
 from .scopes import (
     FunctionNode,
     Scope,
@@ -99,6 +100,7 @@ def _function(
         return node
     doc, statements = _split_docstring(node.body)
     declared = bound_names(statements) - scope.globals - scope.nonlocals
+    scope.sure = sure_names(statements, scope, parameters_of(node.args))
     statements = Lower(scope).function(statements)
     for statement in statements:
         ast.fix_missing_locations(statement)
@@ -346,7 +348,7 @@ class _Emit(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(check), node)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        if not self.control:
+        if not self.control or is_plain(node):
             return self.generic_visit(node)
         number = self.scope.number()
         inside = [*node.body, *node.orelse]
@@ -435,13 +437,18 @@ class _State:
         return [load(self.get), load(self.set), names, _strings(self.live)]
 
     def functions(self) -> list[ast.stmt]:
-        places: list[ast.expr] = [ast.Name(n, ast.Load()) for n in self.simple]
-        places += [_as(a, ast.Load()) for a in self.attributes.values()]
-        names = [*self.simple, *self.attributes]
-        reads: list[ast.expr] = [
-            ast.Call(support("read"), [_thunk_of(p), ast.Constant(n)], [])
-            for p, n in zip(places, names, strict=True)
-        ]
+        names: list[ast.expr] = [ast.Name(n, ast.Load()) for n in self.simple]
+        attributes = [_as(a, ast.Load()) for a in self.attributes.values()]
+        reads: list[ast.expr] = []
+        for place, name in zip(names, self.simple, strict=True):
+            sure = ast.Constant(name in self.scope.sure)
+            parts = [_thunk_of(place), ast.Constant(name), sure]
+            reads.append(ast.Call(support("read"), parts, []))
+        for a, name in zip(attributes, self.attributes, strict=True):
+            assert isinstance(a, ast.Attribute)
+            parts = [_thunk_of(a.value), ast.Constant(a.attr), ast.Constant(name)]
+            reads.append(ast.Call(support("read_attribute"), parts, []))
+        places = [*names, *attributes]
         give = ast.Return(ast.Tuple(reads, ast.Load()))
         writes: list[ast.stmt] = []
         for at, place in enumerate(places):

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from . import dispatch
-from .symbols import SymInt, clamp
+from .symbols import SymInt, clamp, is_int
 from .tensor import Tensor
 
 
@@ -133,6 +136,38 @@ class Enumerated(Rows):
         return k + self.start, self.rows.item(k)
 
 
+class Indices(Rows):
+    """`np.ndindex(shape)`: all indices into an array of a shape, the last one first."""
+
+    def __init__(self, shape: Sequence[Any]) -> None:
+        self.shape = tuple(shape)
+
+    @property
+    def length(self) -> Any:
+        return math.prod(self.shape)
+
+    def item(self, k: Any) -> Any:
+        index: tuple[Any, ...] = ()
+        for n in reversed(self.shape[1:]):
+            index, k = (k % n, *index), k // n
+        return (k, *index) if self.shape else ()
+
+
+class Elements(Rows):
+    """`np.ndenumerate(x)`: the indices of an array, and its elements."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x, self.indices = x, Indices(x.shape)
+
+    @property
+    def length(self) -> Any:
+        return self.indices.length
+
+    def item(self, k: Any) -> Any:
+        index = self.indices.item(k)
+        return index, self.x[index]
+
+
 class Zipped(Rows):
     """`zip(*rows)`: as long as the shortest."""
 
@@ -218,6 +253,20 @@ def zipped(*iterables: Any, strict: bool = False) -> Any:
     if strict and any(r.length != out.rows[0].length for r in out.rows[1:]):
         raise ValueError("zip() arguments have different lengths")
     return out
+
+
+def indices(*shape: Any) -> Any:
+    """Return `np.ndindex(*shape)`, in a trace one of `Rows`."""
+    if dispatch.active_trace() is None:
+        return np.ndindex(*shape)
+    return Indices(shape[0] if len(shape) == 1 and not is_int(shape[0]) else shape)
+
+
+def elements(x: Any) -> Any:
+    """Return `np.ndenumerate(x)`, in a trace of a traced array one of `Rows`."""
+    if isinstance(x, Tensor) and not x.is_traced:
+        return ((k, x[k]) for k in np.ndindex(*x.shape))
+    return Elements(x) if isinstance(x, Tensor) else np.ndenumerate(x)
 
 
 def backwards(sequence: Any) -> Any:

@@ -3,7 +3,7 @@
 import ast
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -160,6 +160,7 @@ class Scope:
     rebound: frozenset[str]
     limits: dict[tuple[str, int], str]
     whole_frame: bool = False
+    sure: set[str] = field(default_factory=set)
     count: int = 0
 
     def number(self) -> int:

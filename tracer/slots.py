@@ -96,6 +96,35 @@ class Slots:
         self.containers: list[Container] = state.containers
         self.opaque = state.opaque
         self.iterators = {id(x) for x in state.iterators}
+        self.same = self._same(blocks)
+        held = enumerate(self.get_state())
+        self.sure = {k for k, x in held if isinstance(x, Undefined) and x.sure}
+
+    def _same(self, blocks: Sequence[Callable[..., Any]]) -> dict[int, Key]:
+        """Return the attributes among the names that are items of containers, too."""
+        numbers = {
+            id(c.owner): k
+            for k, c in enumerate(self.containers)
+            if not isinstance(c.owner, list | dict)
+        }
+        places = {p.key: k for k, p in enumerate(self.variables)}
+        out: dict[int, Key] = {}
+        for k, name in enumerate(self.names):
+            root, *path = name.split(".")
+            if path and root not in self.names:
+                owner = _named(blocks, root)
+                for attribute in path[:-1]:
+                    owner = getattr(owner, attribute, None)
+                variable = places.get(Place(owner, (("attr", path[-1]),), "").key)
+                if id(owner) in numbers:
+                    out[k] = ("item", numbers[id(owner)], path[-1])
+                elif variable is not None:
+                    out[k] = ("variable", variable, None)
+        return out
+
+    def key_of(self, k: int) -> Key:
+        """Return the slot of a name; an attribute may be the item of an object."""
+        return self.same.get(k, ("name", k, None))
 
     def read(self) -> Snapshot:
         """Return what everything holds now."""
@@ -121,7 +150,8 @@ class Slots:
     def changed(self, before: Snapshot, after: Snapshot) -> Iterator[Key]:
         """Yield the slots that hold another object, and whose value matters."""
         for k, name in enumerate(self.names):
-            if name in self.live and not _is_same(before.names[k], after.names[k]):
+            was, now = before.names[k], after.names[k]
+            if name in self.live and k not in self.same and not _is_same(was, now):
                 yield ("name", k, None)
         for k, x in enumerate(before.variables):
             if after.variables[k] is not x:
@@ -129,18 +159,8 @@ class Slots:
         for k, (old, new) in enumerate(zip(before.items, after.items, strict=True)):
             for item in _keys(old, new):
                 key: Key = ("item", k, item)
-                if before.get(key) is not after.get(key) and not self._named(
-                    key, after
-                ):
+                if before.get(key) is not after.get(key):
                     yield key
-
-    def _named(self, key: Key, after: Snapshot) -> bool:
-        """Tell whether an item is an attribute that is among the names, too."""
-        return any(
-            x is after.get(key) and name.rpartition(".")[2] == key[2]
-            for name, x in zip(self.names, after.names, strict=True)
-            if "." in name
-        )
 
     def untouched(self, before: Snapshot, after: Snapshot) -> bool:
         """Tell whether nothing that matters has changed."""
@@ -195,9 +215,14 @@ class Slots:
         )
         return owner.name + shown
 
-    def is_ours(self, key: Key) -> bool:
-        """Tell whether a slot is a flag or value of a lowered jump."""
-        return key[0] == "name" and self.names[key[1]].startswith("rg__")
+    def may_lack(self, key: Key) -> bool:
+        """Tell whether nobody reads a slot where it has no value.
+
+        So it is with the flags and values of lowered jumps, and see `assigned`.
+        """
+        if key[0] != "name":
+            return False
+        return self.names[key[1]].startswith("rg__") or key[1] in self.sure
 
     def unbind(self, held: Snapshot, before: Snapshot, after: Snapshot) -> None:
         """Unbind names that a block has bound, but whose value nobody may read."""
@@ -221,6 +246,15 @@ def _own_roots(block: Callable[..., Any], names: Sequence[str]) -> Iterator[Any]
             yield cell
 
 
+def _named(blocks: Sequence[Callable[..., Any]], name: str) -> Any:
+    """Return what a name that the blocks do not bind stands for."""
+    for block in blocks:
+        free = block.__code__.co_freevars
+        if name in free and block.__closure__:
+            return Place(block.__closure__[free.index(name)], (), name).get()
+    return blocks[0].__globals__.get(name)
+
+
 def _keys(old: Contents, new: Contents) -> list[Any]:
     if isinstance(old, list):
         return list(range(min(len(old), len(new))))
@@ -236,8 +270,8 @@ def _refill(held: Contents, items: Contents) -> None:
             held[:] = items
         return
     assert isinstance(items, dict)
-    for key in [k for k in held if k not in items]:
-        del held[key]
+    if list(held) != list(items):
+        held.clear()
     for key, x in items.items():
         if key not in held or held[key] is not x:
             held[key] = x

@@ -32,10 +32,13 @@ from .state import (
     Contents,
     Place,
     Way,
+    agree,
     contents,
     found,
     replace_contents,
+    stands_for,
     structure,
+    unsearched,
 )
 from .tensor import Tensor
 from .trace import Static
@@ -84,6 +87,8 @@ class Specialisation:
     same: tuple[tuple[Place, int], ...]  # places that hold a parameter's array
     constants: tuple[tuple[Place, Any], ...]
     functions: tuple[tuple[Place, Any], ...]
+    aliases: tuple[tuple[Place, Place], ...]
+    rests: tuple[tuple[Place, tuple[Any, ...]], ...]
     layouts: tuple[tuple[int, Hashable], ...]
     written: tuple[int, ...]  # parameters
     tree: Tree
@@ -106,11 +111,16 @@ class Specialisation:
             if now is not x and (type(now) is not type(x) or now != x):
                 return False
         for place, x in self.functions:
-            now = place.get()
-            if getattr(now, "__code__", now) is not x:
+            if stands_for(place.get()) is not x:
                 return False
         for place, expected in self.structures:
             if structure(place.get()) != expected:
+                return False
+        if any(place.get() is not first.get() for place, first in self.aliases):
+            return False
+        for place, items in self.rests:
+            now = unsearched(place.get())
+            if len(now) != len(items) or not all(map(agree, now, items)):
                 return False
         return True
 

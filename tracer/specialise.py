@@ -285,6 +285,8 @@ class _Specialiser:
                 if place.key not in self.counters or type(x) is not int
             ),
             functions=tuple(self.state.functions),
+            aliases=tuple(self.state.aliases),
+            rests=tuple(self.state.rests),
             layouts=layouts,
             written=tuple(j for _, j in pure.updates),
             tree=tree,

@@ -11,15 +11,18 @@ written at every call.
 from __future__ import annotations
 
 import functools
+import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from types import (
-    BuiltinFunctionType,
     CellType,
     CodeType,
     FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -32,7 +35,10 @@ from .tensor import Tensor
 
 Step: TypeAlias = tuple[str, Hashable]  # ("attr", name) or ("item", key)
 MISSING = object()
-DEPTH = 4
+LIBRARIES = ("numpy", "scipy", "numba", "builtins", "retrograde", "functools")
+DESCRIPTORS = (MemberDescriptorType, GetSetDescriptorType)
+DEPTH = 8
+WIDTH = 256  # items of a container that are searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,9 @@ class Place:
         parent = Place(self.root, self.steps[:-1], self.name)
         kind, key = self.steps[-1]
         owner = parent.get()
-        if kind == "attr":
+        if isinstance(owner, type):
+            setattr(owner, str(key), value)
+        elif kind == "attr":
             owner.__dict__[key] = value
         elif isinstance(owner, tuple):
             items: list[Any] = list(owner)
@@ -97,6 +105,9 @@ def is_input(x: object) -> bool:
     return isinstance(x, np.ndarray | np.generic | float | complex) and not (
         isinstance(x, np.ndarray) and x.dtype.kind not in "biufc"
     )
+
+
+CONSTANTS = (int, str, bytes, np.dtype, float, complex, np.generic)
 
 
 def is_constant(x: object) -> bool:
@@ -173,6 +184,29 @@ def containers_in(x: Any, way: tuple[Step, ...] = ()) -> Iterator[Container]:
             yield from containers_in(item, (*way, ("attr", key)))
 
 
+def unsearched(x: Any) -> tuple[Any, ...]:
+    """Return what a container holds beyond what is searched."""
+    if isinstance(x, list | tuple):
+        return tuple(x[WIDTH:])
+    if isinstance(x, dict):
+        return tuple(list(x.items())[WIDTH:])
+    return tuple(Opaque(x).read())
+
+
+def agree(x: Any, y: Any) -> bool:
+    """Tell whether two objects that are part of a program are the same to it."""
+    return x is y or (
+        type(x) is type(y) and isinstance(x, CONSTANTS) and bool(x == y or x != x)
+    )
+
+
+def stands_for(f: Any) -> Any:
+    """Return what tells a function from others: its code, unless it holds values."""
+    if type(f) is not FunctionType or f.__closure__ or f.__defaults__:
+        return f
+    return f if f.__kwdefaults__ else f.__code__
+
+
 MUTABLE = (set, deque, bytearray, array)
 
 
@@ -226,17 +260,26 @@ def found(way: Way, arguments: Any) -> Any:
 
 @dataclass(slots=True)
 class State:
-    """Everything a function captures."""
+    """Everything a function captures.
+
+    What is no input is guarded: `constants` by value, `functions` and all that is not
+    looked into by identity, `structures` by type and keys, `aliases` by being one
+    object, `rests` by the items that are not searched.
+    """
 
     inputs: list[tuple[Place, Any]] = field(default_factory=list)
     constants: list[tuple[Place, Any]] = field(default_factory=list)
     functions: list[tuple[Place, Any]] = field(default_factory=list)
+    aliases: list[tuple[Place, Place]] = field(default_factory=list)
+    rests: list[tuple[Place, tuple[Any, ...]]] = field(default_factory=list)
     variables: list[Place] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
     structures: list[tuple[Place, tuple[type, Any]]] = field(default_factory=list)
     opaque: list[tuple[Place, Opaque]] = field(default_factory=list)
     iterators: list[Iterator[Any]] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
+    _places: dict[int, Place] = field(default_factory=dict)  # of objects
+    _seen_places: set[Hashable] = field(default_factory=set)
 
     def search(self, f: Any) -> None:
         """Search what a callable can name, and what those functions can name."""
@@ -270,64 +313,121 @@ class State:
         if id(f) in self._seen:
             return
         self._seen.update((id(f), id(f.__code__)))
-        names = f.__code__.co_freevars
-        for name, cell in zip(names, f.__closure__ or (), strict=True):
-            place = Place(cell, (), name)
+        free = f.__code__.co_freevars
+        names = sorted(set(_names(f.__code__)))
+        places = [
+            *(Place(c, (), n) for n, c in zip(free, f.__closure__ or (), strict=True)),
+            *(Place(f.__globals__, (("item", n),), n) for n in names),
+        ]
+        for place in places:
             x = place.get()
             if x is not MISSING:
-                self.variables.append(place)
-                self._value(place, x, 0)
-        for name in sorted(set(_names(f.__code__))):
-            if name in f.__globals__:
-                place = Place(f.__globals__, (("item", name),), name)
-                self.variables.append(place)
-                self._value(place, f.__globals__[name], 0)
-        for k, x in enumerate(f.__defaults__ or ()):
-            if callable(x):
-                self._value(Place(f.__defaults__, (("item", k),), "default"), x, 0)
+                self._variable(place, x)
+            if isinstance(x, ModuleType):
+                self._module(x, names)
+        for x in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
+            if not is_input(x) and not is_constant(x):
+                self._value(Place(x, (), "default"), x, 0)
+
+    def _variable(self, place: Place, x: Any) -> None:
+        self.variables.append(place)
+        self._value(place, x, 0)
+
+    def _module(self, module: ModuleType, names: Sequence[str]) -> None:
+        """Search what code that names a module of the user's may mean."""
+        if not _is_own(module):
+            return
+        for name in names:
+            x = vars(module).get(name, MISSING)
+            place = Place(module, (("attr", name),), f"{module.__name__}.{name}")
+            if x is MISSING or place.key in self._seen_places:
+                continue
+            self._seen_places.add(place.key)
+            self._variable(place, x)
+            if isinstance(x, ModuleType):
+                self._module(x, names)
+
+    def _class(self, cls: type) -> None:
+        """Search the methods and the data of a class of the user's."""
+        for base in cls.__mro__:
+            if id(base) in self._seen or not _is_user(base) or issubclass(base, Enum):
+                continue
+            self._seen.add(id(base))
+            self.structures.append((Place(base, (), base.__name__), structure(base)))
+            for name, x in list(vars(base).items()):
+                place = Place(base, (("attr", name),), f"{base.__name__}.{name}")
+                functions = _functions_in(x)
+                if functions or isinstance(x, type):
+                    self.functions.append((place, stands_for(x)))
+                elif not name.startswith("__") and not isinstance(x, DESCRIPTORS):
+                    self._variable(place, x)
+                for f in functions:
+                    self._function(f)
 
     def _value(self, place: Place, x: Any, depth: int) -> None:
         if is_input(x):
             self.inputs.append((place, x))
         elif is_constant(x):
             self.constants.append((place, x))
-        elif isinstance(x, ModuleType | BuiltinFunctionType | type):
-            self.functions.append((place, x))
         elif isinstance(x, FunctionType):
-            self.functions.append((place, x.__code__))
+            self.functions.append((place, stands_for(x)))
             if _is_user(x):
                 self._function(x)
-        elif depth < DEPTH:
-            self._object(place, x, depth)
+        elif isinstance(x, type):
+            self.functions.append((place, x))
+            self._class(x)
+        elif depth >= DEPTH or not self._object(place, x, depth):
+            self.functions.append((place, x))
 
-    def _object(self, place: Place, x: Any, depth: int) -> None:
+    def _object(self, place: Place, x: Any, depth: int) -> bool:
+        """Search an object; tells whether what it is and holds is guarded."""
         if id(x) in self._seen:
-            return
+            first = self._places.get(id(x))
+            if first is not None and first.key != place.key:
+                self.aliases.append((place, first))
+            return first is not None
         self._seen.add(id(x))
-        if isinstance(x, list | tuple):
-            self._contains(place, x)
-            for k, item in enumerate(x[:256]):
-                self._value(place.step("item", k), item, depth + 1)
-        elif isinstance(x, dict):
-            self._contains(place, x)
-            for key, item in list(x.items())[:256]:
-                self._value(place.step("item", key), item, depth + 1)
-        elif isinstance(x, FunctionType | MethodType | functools.partial):
+        if isinstance(x, FunctionType | MethodType | functools.partial):
             self.search(x)
-        elif hasattr(x, "__rg_function__"):
+            return False
+        if hasattr(x, "__rg_function__"):
             self.search(x.__rg_function__())
+            return False
+        if isinstance(x, list | tuple):
+            self._items(place, x, "item", enumerate(x[:WIDTH]), depth)
+        elif isinstance(x, dict):
+            self._items(place, x, "item", list(x.items())[:WIDTH], depth)
         elif isinstance(getattr(x, "__dict__", None), dict) and _is_user(type(x)):
-            self._contains(place, x)
-            for key, item in list(vars(x).items()):
-                self._value(place.step("attr", key), item, depth + 1)
-            for method in _methods(type(x)):
-                self._function(method)
+            self._items(place, x, "attr", list(vars(x).items()), depth)
+            self._class(type(x))
         elif isinstance(x, Iterator):
             self.iterators.append(x)
         elif isinstance(x, MUTABLE) or (_slots_of(x) and _is_user(type(x))):
             self.opaque.append((place, Opaque(x)))
-            for method in _methods(type(x)):
-                self._function(method)
+            self.structures.append((place, structure(x)))
+            self.rests.append((place, unsearched(x)))
+            for item in unsearched(x):
+                if not is_input(item) and not is_constant(item):
+                    self._value(Place(item, (), place.name), item, depth + 1)
+            self._class(type(x))
+        else:
+            return False
+        self._places[id(x)] = place
+        return True
+
+    def _items(
+        self,
+        place: Place,
+        x: Any,
+        kind: str,
+        items: Iterable[tuple[Any, Any]],
+        depth: int,
+    ) -> None:
+        self._contains(place, x)
+        if kind == "item" and len(x) > WIDTH:
+            self.rests.append((place, unsearched(x)))
+        for key, item in items:
+            self._value(place.step(kind, key), item, depth + 1)
 
     def _contains(self, place: Place, x: Any) -> None:
         self.structures.append((place, structure(x)))
@@ -348,16 +448,26 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _is_user(x: Any) -> bool:
     module = getattr(x, "__module__", None) or ""
-    top = module.partition(".")[0]
-    return top not in ("numpy", "scipy", "numba", "builtins", "retrograde", "functools")
+    return module.partition(".")[0] not in LIBRARIES
 
 
-def _methods(cls: type) -> Iterator[FunctionType]:
-    for base in cls.__mro__:
-        if _is_user(base):
-            for x in vars(base).values():
-                if isinstance(x, FunctionType):
-                    yield x
+def _is_own(module: ModuleType) -> bool:
+    """Tell whether what a module holds may be the user's, and may change."""
+    top = module.__name__.partition(".")[0]
+    if top in sys.stdlib_module_names or top in LIBRARIES:
+        return False
+    return "site-packages" not in (getattr(module, "__file__", None) or "")
+
+
+def _functions_in(x: Any) -> list[FunctionType]:
+    """Return the functions behind what a class holds: methods, properties."""
+    if isinstance(x, property):
+        parts = [x.fget, x.fset, x.fdel]
+    elif isinstance(x, functools.cached_property):
+        parts = [x.func]
+    else:
+        parts = [x.__func__ if isinstance(x, staticmethod | classmethod) else x]
+    return [f for f in parts if isinstance(f, FunctionType)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ class Trace:
         self.unrolled = False  # whether short loops are traced one by one
         self.replaced: dict[Value, Operand] = {}  # values by equal ones
         self.stacks: set[Operand] = set()  # arrays of what lists got in loops
+        self.kept: set[Value] = set()  # roots of which lists have copies: see `Sharing`
         self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
         self._keep: list[Any] = []
 
@@ -654,6 +655,14 @@ class Trace:
         self._check_writeable(where)
         self._check_fits(where, x)
         root = root_of(where)
+        if root in self.kept:
+            raise UnsupportedError(
+                f"write: %{root.name} shares memory with items that a list got in a "
+                "loop",
+                location=user_location(),
+                rule="The items of a list that grows in a loop are copies.",
+                hint="append a copy",
+            )
         self.leaves.before_write(root)
         self.builder.append(
             Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)

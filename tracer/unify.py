@@ -55,14 +55,19 @@ def flatten_pair(a: Any, b: Any, what: str) -> tuple[list[Any], list[Any], Tree]
     x, tree = flatten_tree(a)
     y, other = flatten_tree(b)
     if tree != other:
-        raise Differs(
-            f"{what} is a {_kind(a)} on one way and a {_kind(b)} on the other",
-            location=user_location(),
-            rule="A name has one kind of value after a branch, and at the start of "
-            "every iteration of a loop.",
-            hint="give it the same structure, with arrays of the same shapes",
-        )
+        raise differ(a, b, what)
     return x, y, tree
+
+
+def differ(a: Any, b: Any, what: str) -> Differs:
+    """Return the error that two objects have no common structure."""
+    return Differs(
+        f"{what} is a {_kind(a)} on one way and a {_kind(b)} on the other",
+        location=user_location(),
+        rule="A name has one kind of value after a branch, and at the start of every "
+        "iteration of a loop.",
+        hint="give it the same structure, with arrays of the same shapes",
+    )
 
 
 def _kind(x: Any) -> str:
@@ -70,6 +75,8 @@ def _kind(x: Any) -> str:
         return str(x.type) if isinstance(x, Tensor) else "int"
     if isinstance(x, list | tuple | dict):
         return f"{type(x).__name__} of {len(x)}"
+    if x is None:
+        return "None"
     return "value that is not bound" if is_missing(x) else type(x).__name__
 
 

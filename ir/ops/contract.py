@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy as np
 from .. import dims
 from ..build import Builder
 from ..errors import ShapeError
-from ..op import Kind, Sample, Vjp, define
+from ..op import Kind, Op, Sample, Vjp, define
 from ..types import Type, broadcast_shapes, promote
+from .batch import Axis, Batched, moved
 
 
 def _matmul_type(x: Type, y: Type) -> Type:
@@ -80,6 +81,43 @@ def _in_right(b: Builder, ct: Any, out: Any, x: Any, y: Any) -> Any:
     return b.unbroadcast(found, y)
 
 
+def _matmul_batch(
+    b: Builder, op: Op, xs: Sequence[Any], axes: Sequence[Axis]
+) -> Batched | None:
+    """Make one product of many: of a vector a matrix, of a matrix a stack.
+
+    Vectors that meet something that is the same in all iterations are the rows or the
+    columns of a matrix.
+    """
+    (x, y), (p, q) = xs, axes
+    n, m = (len(b.shape(v)) - (k is not None) for v, k in zip(xs, axes, strict=True))
+    if n == 1 and m == 1:
+        return _dots(b, x, y, p, q)
+    if p is None:
+        assert q is not None
+        if m == 1:
+            return b.matmul(x, moved(b, y, q, 1)), n - 1
+        return (b.matmul(x, moved(b, y, q, 0)), 0) if n <= m else None
+    if q is None:
+        return (b.matmul(moved(b, x, p, 0), y), 0) if m <= max(n, 2) else None
+    x, y = moved(b, x, p, 0), moved(b, y, q, 0)
+    if n == 1 and m == 2:
+        return b.squeeze(b.matmul(_row(b, x), y), axis=(1,)), 0
+    if n == 2 and m == 1:
+        return b.squeeze(b.matmul(x, _column(b, y)), axis=(2,)), 0
+    return (b.matmul(x, y), 0) if n == m else None
+
+
+def _dots(b: Builder, x: Any, y: Any, p: Axis, q: Axis) -> Batched | None:
+    """Return the products of vectors by vectors, one per iteration."""
+    if p is None or q is None:
+        other, many, axis = (x, y, q) if p is None else (y, x, p)
+        return (b.matmul(other, many) if axis else b.matmul(many, other)), 0
+    product = b.multiply(moved(b, x, p, q), y)
+    out = b.sum(product, axis=(1 - q,), keepdims=False)
+    return out, 0
+
+
 def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
     shapes = [
         ((4,), (4,)),
@@ -122,5 +160,6 @@ define(
     derivatives=(Vjp(_in_left, ("y",)), Vjp(_in_right, ("x",))),
     lower=None,
     samples=_matmul_samples,
+    batch=_matmul_batch,
     computes=lambda x, y: (promote(x, y).dtype,) * 2,
 )

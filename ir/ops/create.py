@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..build import Builder
 from ..errors import ShapeError
-from ..op import Kind, Sample, Vjp, Zero, define
+from ..op import Kind, Op, Sample, Vjp, Zero, define
 from ..types import F64, I64, DType, Shape, Type
+from .batch import Axis, Batched, same
 
 # ---------------------------------------------------------------- creation
 
@@ -33,6 +34,23 @@ def _full_vjp(b: Builder, ct: Any, out: Any, value: Any, **attrs: Any) -> Any:
     return b.cast(b.sum(ct, axis=axes, keepdims=False), b.type_of(value))
 
 
+def _full_batch(
+    b: Builder,
+    op: Op,
+    xs: Sequence[Any],
+    axes: Sequence[Axis],
+    *,
+    shape: Shape,
+    dtype: DType,
+) -> Batched:
+    (x,) = xs
+    x = x if b.type_of(x).dtype == dtype else b.astype(x, dtype=dtype)
+    if shape:
+        x = b.expand_dims(x, axis=tuple(range(1, len(shape) + 1)))
+        x = b.broadcast_to(x, shape=(*b.shape(x)[:1], *shape))
+    return x, 0
+
+
 define(
     name="full",
     kind=Kind.CREATION,
@@ -42,6 +60,7 @@ define(
     derivatives=(Vjp(_full_vjp),),
     lower="{0}",  # from the operand; {i0}, {i1}, ... are the indices
     samples=_full_samples,
+    batch=_full_batch,
 )
 
 
@@ -157,6 +176,7 @@ define(
     infer=lambda x: Type(_item_type(x).dtype, weak=True),
     eager=lambda x: np.asarray(x).item(),
     derivatives=(Vjp(lambda b, ct, out, x: ct),),
+    batch=same,
     lower="{0}",
     samples=_item_samples,
 )
@@ -174,6 +194,7 @@ define(
     infer=_item_type,
     eager=lambda x: x[()] if isinstance(x, np.ndarray) else x,
     derivatives=(Vjp(lambda b, ct, out, x: ct),),
+    batch=same,
     lower="{0}",
     samples=_item_samples,
     decompose=lambda b, x: x,

@@ -60,6 +60,7 @@ def elementwise(
     weak: bool = False,
     on_dims: Callable[..., Dim] | None = None,
     signs: tuple[int, ...] = (),
+    multiplies: bool = False,
 ) -> Op:
     """Define an elementwise op from its ufunc.
 
@@ -90,6 +91,7 @@ def elementwise(
         cost=cost,
         on_dims=on_dims,
         signs=signs,
+        multiplies=multiplies,
     )
 
 

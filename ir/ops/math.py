@@ -56,6 +56,7 @@ elementwise(
     kinds="fib",
     weak=True,
     on_dims=dims.mul,
+    multiplies=True,
 )
 elementwise(
     np.divide,

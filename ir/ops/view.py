@@ -21,6 +21,17 @@ from ..dims import Dim
 from ..errors import IndexRangeError, ShapeError
 from ..op import Kind, Sample, Step, Vjp, define
 from ..types import Shape, Type, broadcast_shapes, same_shape, show_shape
+from .batch_views import (
+    broadcast_batch,
+    diagonal_batch,
+    expand_batch,
+    flip_batch,
+    reshape_batch,
+    select_batch,
+    slice_batch,
+    squeeze_batch,
+    transpose_batch,
+)
 
 Axes = tuple[int, ...]
 Samples = Callable[[np.random.Generator], Iterator[Sample]]
@@ -38,6 +49,7 @@ def view(
     overlapping: bool = False,
     decides_layout: bool = False,
     steps: Callable[..., Sequence[Step]] | None = None,
+    batch: Callable[..., Any] | None = None,
 ) -> None:
     """Define a view op with its scatter and scatter_add twins.
 
@@ -74,6 +86,7 @@ def view(
         overlapping=overlapping,
         decides_layout=decides_layout,
         steps=steps,
+        batch=batch,
     )
     for accumulates in (False, True):
         _twin(name, shape, eager, samples, indices, inverse, overlapping, accumulates)
@@ -228,6 +241,7 @@ view(
     index_map=_select_map,
     samples=_select_samples,
     indices=("index",),
+    batch=select_batch,
 )
 
 
@@ -278,6 +292,7 @@ view(
     index_map=_slice_map,
     samples=_slice_samples,
     indices=("start",),
+    batch=slice_batch,
 )
 
 # ---------------------------------------------------------------- bijections
@@ -314,6 +329,7 @@ view(
     index_map=_transpose_map,
     samples=_transpose_samples,
     inverse=_untranspose,
+    batch=transpose_batch,
 )
 
 
@@ -370,6 +386,7 @@ view(
     samples=_reshape_samples,
     inverse=_unreshape,
     decides_layout=True,
+    batch=reshape_batch,
 )
 
 
@@ -420,6 +437,7 @@ view(
     index_map=_squeeze_map,
     samples=_squeeze_samples,
     inverse=lambda b, new, x, axis: b.expand_dims(new, axis=axis),
+    batch=squeeze_batch,
 )
 view(
     "expand_dims",
@@ -428,6 +446,7 @@ view(
     index_map=_expand_map,
     samples=_expand_samples,
     inverse=lambda b, new, x, axis: b.squeeze(new, axis=axis),
+    batch=expand_batch,
 )
 
 
@@ -451,6 +470,7 @@ view(
     index_map=_flip_map,
     samples=_flip_samples,
     inverse=lambda b, new, x, axis: b.flip(new, axis=axis),
+    batch=flip_batch,
 )
 
 # ---------------------------------------------------------------- diagonal, broadcast
@@ -504,6 +524,7 @@ view(
     eager=_diagonal,
     index_map=_diagonal_map,
     samples=_diagonal_samples,
+    batch=diagonal_batch,
 )
 
 
@@ -537,6 +558,7 @@ view(
     samples=_broadcast_samples,
     inverse=lambda b, new, x, shape: b.unbroadcast(new, x),
     overlapping=True,
+    batch=broadcast_batch,
 )
 
 # ---------------------------------------------------------------- as_strided

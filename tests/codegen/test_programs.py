@@ -19,6 +19,7 @@ from retrograde.ir.func import Func
 from retrograde.ir.interp import equal_results, run
 from retrograde.ir.text import parse
 from retrograde.ir.verify import verify
+from retrograde.passes.cancel import cancel
 from retrograde.passes.functionalize import functionalize
 from retrograde.passes.fuse import fuse
 from retrograde.passes.inline import inline
@@ -74,7 +75,7 @@ def test_passes_keep_the_meaning(seed: int, size: int, joint: bool) -> None:
     f, args = case(seed, size, joint)
     want = outcome(run, f, *args)
     lowered = [f]
-    for step in (unnest, fuse, inline, reinplace):
+    for step in (unnest, cancel, fuse, inline, reinplace):
         lowered.append(step(lowered[-1]))
         verify(lowered[-1])
     for g in lowered[1:]:
@@ -89,7 +90,7 @@ def test_compiled_programs_agree(
     seed: int, size: int, joint: bool, optimised: bool
 ) -> None:
     f, args = case(seed, size // 4 + 1 if joint else size, joint)
-    g = reinplace(inline(fuse(unnest(f)))) if optimised else inline(f)
+    g = reinplace(inline(fuse(cancel(unnest(f))))) if optimised else inline(f)
     kernel = build(g)
     assert agree(outcome(lambda *a: kernel(a), *args), outcome(run, f, *args)), str(g)
 

@@ -12,6 +12,7 @@ from programs import arguments, program
 from retrograde.ir.errors import UnsupportedError
 from retrograde.ir.func import Func, walk
 from retrograde.ir.interp import run
+from retrograde.ir.op import Kind
 from retrograde.ir.text import parse, show
 from retrograde.ir.verify import verify
 from retrograde.passes.functionalize import functionalize
@@ -270,3 +271,52 @@ def test_a_scalar_carry_that_starts_as_an_array() -> None:
     g = functionalize(f)
     verify(g)
     check_same_meaning(f, g, [np.zeros(3)])
+
+
+UPDATE = """traced @f(%x: f64[n], %t: f64[3]) -> f64[n] where n - 5 >= 0 {
+  %v: f64[3] &%x = slice %x, 1 {axis=0, size=3, step=1}
+  %s: f64[3] = add %v, %t
+  %v <- %s
+BETWEEN
+  %w: f64[3] &%x = slice %x, 1 {axis=0, size=3, step=1}
+  %w <- NEW
+  return %x
+}"""
+BETWEEN = {
+    "nothing": ("", "%v", 1),
+    "a write that overlaps": (
+        """%o: f64[3] &%x = slice %x, 2 {axis=0, size=3, step=1}
+        %o <- %t""",
+        "%s",
+        3,
+    ),
+    "a write elsewhere": (
+        """%o: f64[] &%x = select %x, 0 {axis=0}
+        %o <- 1.0""",
+        "%s",
+        3,
+    ),
+    "another value": ("", "%t", 2),
+    "a loop that may write": (
+        """for i in 0..n {
+        %o: f64[] &%x = select %x, i {axis=0}
+        %o <- 1.0
+        yield
+        }""",
+        "%s",
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_an_update_that_is_assigned_again_is_one_write(name: str) -> None:
+    """`x[1:4] += t` adds in place to a view, then assigns the view to `x[1:4]`."""
+    between, new, count = BETWEEN[name]
+    f = parse(UPDATE.replace("BETWEEN", between).replace("NEW", new))
+    verify(f)
+    g = functionalize(f)
+    verify(g)
+    assert sum(n.op.kind is Kind.SCATTER for n in walk(g.body)) == count
+    rng = np.random.default_rng(0)
+    check_same_meaning(f, g, [rng.normal(size=6), rng.normal(size=3)])

@@ -1,6 +1,7 @@
 """Groups of shifted additions, computed at once, have the same values."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from retrograde.ir.op import Kind
 from retrograde.ir.text import parse
 from retrograde.ir.verify import verify
 from retrograde.passes import manager
+from retrograde.passes.pieces import taken_together
 from retrograde.passes.shifts import shifts
 from retrograde.passes.vjp import vjp
 
@@ -45,6 +47,20 @@ def test_random_stencils_keep_their_gradients(seed: int, size: int, steps: int) 
     expected = run(joint, *copy.deepcopy(args), symbols=symbols)
     for a, b in zip(run(after, *args, symbols=symbols), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(SIZES), st.integers(0, 3))
+def test_parts_taken_together_have_the_same_values(
+    seed: int, size: int, steps: int
+) -> None:
+    joint = joint_of(unrolled(stencil(seed), steps))
+    after = replace(joint, body=taken_together(joint.body))
+    verify(after)
+    args = arguments(joint, seed, size)
+    expected = run(joint, *copy.deepcopy(args))
+    for a, b in zip(run(after, *args), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @settings(max_examples=30, deadline=None)

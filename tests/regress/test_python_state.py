@@ -1,7 +1,10 @@
 """What a compiled function does to Python objects happens at every call."""
 
+import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -241,3 +244,116 @@ def test_a_numpy_scalar_is_not_weak() -> None:
     x = X.astype(np.float32)
     f = rg.compile(lambda x: (np.float64(2) * x, 2.0 * x, x + np.float64(1)))
     assert [y.dtype for y in f(x)] == [np.float64, np.float32, np.float64]
+
+
+# What a function can reach may change between calls -----------------------------------
+
+FACTOR = 2.0
+SHARED = [1.0]
+ALSO_SHARED = SHARED
+
+
+class Layer:
+    scale = 1.5
+    table = [1.0, 2.0]  # noqa: RUF012 (shared, as users have it)
+
+    def __init__(self, k: Any) -> None:
+        self.k = k * FACTOR
+
+    @property
+    def slope(self) -> Any:
+        return self.k * FACTOR
+
+    @staticmethod
+    def times(x: Any) -> Any:
+        return x * FACTOR
+
+    def apply(self, x: Any) -> Any:
+        return x * self.k
+
+
+class Deeper(Layer):
+    pass
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self, k: Any) -> None:
+        self.k = k
+
+
+def _times(k: Any) -> Any:
+    return lambda x: x * k
+
+
+def _times_default(k: Any) -> Any:
+    return lambda x, k=k: x * k
+
+
+LAYER, SLOTTED, QUEUE = Deeper(1.0), Slotted(2.0), collections.deque([1.0, 2.0])
+HELD: dict[str, Any] = {
+    "closure": _times(2.0),
+    "default": _times_default(2.0),
+    "ufunc": np.sin,
+    "method": LAYER.apply,
+    "partial": functools.partial(np.multiply, 2.0),
+}
+USER = ModuleType("user_module")
+exec("K = 2.0\ndef step(x): return x * K", vars(USER))
+
+
+def _rebind(**names: Any) -> None:
+    globals().update(names)
+
+
+CHANGES: list[tuple[Callable[[Any], Any], Callable[[], Any]]] = [
+    (lambda x: Layer(2.0).k * x, lambda: _rebind(FACTOR=3.0)),
+    (lambda x: LAYER.slope * x, lambda: _rebind(FACTOR=4.0)),
+    (lambda x: Layer.times(x), lambda: _rebind(FACTOR=5.0)),
+    (lambda x: LAYER.scale * x, lambda: setattr(Layer, "scale", 2.0)),
+    (lambda x: LAYER.scale * x, lambda: setattr(Deeper, "scale", 3.0)),
+    (lambda x: sum(Layer.table) * x, lambda: Layer.table.append(3.0)),
+    (lambda x: LAYER.apply(x), lambda: setattr(Layer, "apply", lambda _, x: x)),
+    (lambda x: HELD["closure"](x), lambda: HELD.update(closure=_times(3.0))),
+    (lambda x: HELD["default"](x), lambda: HELD.update(default=_times_default(3.0))),
+    (lambda x: HELD["ufunc"](x), lambda: HELD.update(ufunc=np.cos)),
+    (lambda x: HELD["method"](x), lambda: HELD.update(method=Layer(9.0).apply)),
+    (
+        lambda x: HELD["partial"](x),
+        lambda: HELD.update(partial=functools.partial(np.multiply, 3.0)),
+    ),
+    (lambda x: SLOTTED.k * x, lambda: setattr(SLOTTED, "k", 3.0)),
+    (lambda x: sum(QUEUE) * x, lambda: QUEUE.append(3.0)),
+    (lambda x: SHARED[0] * x + ALSO_SHARED[0], lambda: _rebind(ALSO_SHARED=[3.0])),
+    (lambda x: USER.K * x, lambda: setattr(USER, "K", 3.0)),
+    (lambda x: USER.step(x), lambda: setattr(USER, "K", 4.0)),
+    (lambda x: USER.step(x), lambda: setattr(USER, "step", _times(7.0))),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CHANGES)))
+def test_what_changed_between_calls_has_changed(number: int) -> None:
+    f, change = CHANGES[number]
+    compiled = rg.compile(f)
+    np.testing.assert_array_equal(compiled(X), f(X))
+    before = f(X)
+    change()
+    assert not np.array_equal(before, f(X))
+    np.testing.assert_array_equal(compiled(X), f(X))
+
+
+def test_attributes_of_classes_are_set_at_every_call() -> None:
+    class Total:
+        value = 0.0
+        calls = 0
+
+    def add(x: Any) -> Any:
+        for v in x:
+            Total.value = Total.value + v
+        Total.calls += 1
+        return Total.value
+
+    compiled = rg.compile(add)
+    assert [compiled(X) for _ in range(3)] == [6.0, 12.0, 18.0]
+    assert (Total.value, Total.calls) == (18.0, 3)

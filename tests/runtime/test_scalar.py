@@ -85,3 +85,21 @@ def test_function_is_numpys(name: str, count: int, dtype: str, kind: str) -> Non
     over_arrays(name, count)(*columns, got)
     tolerance = 2e-6 if dtype == "f4" else 1e-14
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+def test_multiply_add_rounds_at_most_twice(dtype: str) -> None:
+    function = numba.njit(lambda x, y, z: scalar.multiply_add(x, y, z))
+    t = np.dtype(dtype).type
+    exact = [
+        (2.0, 3.0, -1.5),
+        (np.inf, 1.0, 2.0),
+        (-0.0, 1.0, -0.0),
+        (np.nan, 0.0, 1.0),
+    ]
+    for x, y, z in exact:
+        np.testing.assert_equal(function(t(x), t(y), t(z)), t(x) * t(y) + t(z))
+    third = t(1) / t(3)
+    np.testing.assert_allclose(
+        function(third, third, t(1)), 10 / 9, rtol=4e-16 if dtype == "f8" else 2e-7
+    )

@@ -251,6 +251,9 @@ def test_builtins_are_the_originals_for_plain_arguments(original: Any) -> None:
         enumerate: ("ab",),
         zip: ("ab", "cd"),
         reversed: ("ab",),
+        np.ndindex: (2, 3),
+        np.ndenumerate: (np.eye(2),),
+        np.nditer: (np.eye(2),),
         next: (iter("aa"),),
     }
     two = (math.isclose, math.atan2, math.pow, math.fmod, math.copysign, math.remainder)

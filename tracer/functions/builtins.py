@@ -17,7 +17,15 @@ import numpy as np
 from ...ir.errors import DTypeError
 from .. import dispatch
 from ..location import user_location
-from ..rows import Rows, backwards, enumerated, symbolic_range, zipped
+from ..rows import (
+    Rows,
+    backwards,
+    elements,
+    enumerated,
+    indices,
+    symbolic_range,
+    zipped,
+)
 from ..symbols import SymInt, clamp, is_int
 from ..tensor import Tensor
 from ..values import is_tensor, is_traced
@@ -119,6 +127,8 @@ def round_(x: Any, ndigits: Any = None) -> Any:
 BUILTINS[range] = symbolic_range
 BUILTINS[enumerate] = enumerated
 BUILTINS[zip] = zipped
+BUILTINS[np.ndindex] = indices
+BUILTINS[np.ndenumerate] = elements
 BUILTINS[reversed] = backwards
 
 
@@ -439,3 +449,12 @@ def fsum(iterable: Any, /) -> Any:
     if is_tensor(items) or builtins.any(map(is_tensor, items)):
         return float_(sum_of(items, 0.0) if not is_tensor(items) else sum_(items))
     return math.fsum(items)
+
+
+@_known_or(np.nditer)
+def _nditer(x: Any, *args: Any, **kwargs: Any) -> Any:
+    raise unsupported(
+        "nditer",
+        "it walks through memory that is not there while a function is traced",
+        "use np.ndindex or np.ndenumerate",
+    )
