@@ -201,7 +201,7 @@ class Reverser:
         self.settle(ct, x)
 
     def settle(self, ct: Cotangents, x: Value) -> None:
-        """Add the parts that wait for the cotangent of `x`: see Note [parts that wait]."""
+        """Add the parts that wait for a cotangent: see Note [parts that wait]."""
         for nodes, d in ct.waiting.pop(x, ()):
             if x not in ct and len(nodes) == 1:
                 c = self.contribution(nodes[0], 0, d, x)

@@ -72,7 +72,7 @@ def reverse_for(
 
 
 def _or_zeros(r: Reverser, d: Operand | None, like: Value) -> Operand:
-    return r.total({} if d is None else {like: d}, like)
+    return r.total(Cotangents([] if d is None else [(like, d)]), like)
 
 
 RESTORING = 0.25  # the cost of putting an old value back, in that of a tape's entry
