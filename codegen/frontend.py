@@ -380,7 +380,7 @@ class Lower(_BaseLower):  # type: ignore[misc]
         self.block(s.body)
         self.after.pop()
         if not self.builder.block.is_terminated:
-            following = self.builder.add(index, start.type(step), flags=["nsw"])
+            following = self.builder.add(index, start.type(step))
             index.add_incoming(following, self.builder.block)
             self.builder.branch(head)
         self.builder.position_at_end(after)

@@ -13,7 +13,7 @@ again in front of it, or loaded from a tape that the forward loop writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..ir import dims
@@ -48,7 +48,23 @@ from .scope import (
 )
 from .tape import Sources, Tape
 
-Cotangents = dict[Value, Operand]
+Part = tuple[list[Node], Operand]  # views, first to last, and what the last one gets
+
+
+class Cotangents(dict[Value, Operand]):
+    """Cotangents of values, and what parts of values get that have none yet.
+
+    Note [parts that wait]
+    A part is added to a whole cotangent in place. If none is there, making one of zeros
+    would cost a whole addition when another one comes: what the part gets waits for it,
+    and zeros are made where the cotangent is asked for and none has come.
+    """
+
+    def __init__(self, known: Iterable[tuple[Value, Operand]] = ()) -> None:
+        super().__init__(known)
+        self.waiting: dict[Value, list[Part]] = {}
+
+
 View = tuple[Op, tuple[Operand, ...], Attrs]  # with its indices and attributes
 
 
@@ -96,7 +112,7 @@ def differentiated(
     check_differentiable(f, wrt, (*cotangents, *seed))
     b = ScopedBuilder(f, names_in(f))
     reverser = Reverser(b, f, [f.params[j] for j in wrt])
-    ct: Cotangents = {}
+    ct = Cotangents()
     params = []
     for i in cotangents:
         params.append(b.value(cotangent_type(type_of(f.results[i])), "ct"))
@@ -192,6 +208,41 @@ class Reverser:
         if x in ct:
             d = self.b.apply(OPS["add"], (ct[x], d), {}, hint=f"d{x.name}")
         ct[x] = d
+        self.settle(ct, x)
+
+    def settle(self, ct: Cotangents, x: Value) -> None:
+        """Add the parts that wait for a cotangent: see Note [parts that wait]."""
+        for nodes, d in ct.waiting.pop(x, ()):
+            if x not in ct and len(nodes) == 1:
+                c = self.contribution(nodes[0], 0, d, x)
+                assert c is not None
+                ct[x] = c
+                continue
+            if x not in ct:
+                ct[x] = self.zeros(x)
+            self.add_part(nodes, d, ct)
+
+    def add_or_wait(self, ct: Cotangents, nodes: list[Node], d: Operand) -> None:
+        """Add to the part that views show, at once where there is a cotangent."""
+        into = self.views_into(nodes[0], ct)
+        if into is not None:
+            self.add_part([*into, *nodes[1:]], d, ct)
+            return
+        x = nodes[0].operands[0]
+        assert isinstance(x, Value)
+        ct.waiting.setdefault(x, []).append((nodes, d))
+
+    def passed_on(self, node: Node, ct: Cotangents) -> bool:
+        """Let the only part of a view that waits be one of what the view shows."""
+        if _adding_twin(node.op) is None or not self.wants(node.operands[0]):
+            return False
+        (v,) = node.results
+        waiting = ct.waiting.get(v, ())
+        if v in ct or len(waiting) != 1:
+            return False
+        ((nodes, d),) = ct.waiting.pop(v)
+        self.add_or_wait(ct, [node, *nodes], d)
+        return True
 
     def seed(self, s: Operand, result: Operand) -> Operand:
         """Return a constant cotangent as an operand of the right dtype and shape."""
@@ -210,6 +261,7 @@ class Reverser:
 
     def total(self, ct: Cotangents, x: Value) -> Operand:
         """Return the cotangent of `x`: a value of its dtype, zeros if none came."""
+        self.settle(ct, x)
         d = ct.get(x)
         if d is None:
             return self.zeros(x)
@@ -267,6 +319,10 @@ class Reverser:
     def step(self, node: Node, ct: Cotangents) -> Step:
         from .vjp_loops import reverse_for, reverse_while
 
+        if self.passed_on(node, ct):
+            return Step(node)
+        for v in node.results:
+            self.settle(ct, v)
         given = [ct.pop(v, None) for v in node.results]
         if all(d is None for d in given):
             return Step(node)
@@ -297,9 +353,8 @@ class Reverser:
                 continue
             if isinstance(op.derivative(k), Zero):
                 continue
-            views = self.views_into(node, ct) if k == 0 else None
-            if views is not None:
-                self.add_part(views, d, ct)
+            if k == 0 and _adding_twin(op) is not None:
+                self.add_or_wait(ct, [node], d)
                 continue
             self.accumulate(ct, x, self.contribution(node, k, d, x))
 
@@ -418,10 +473,12 @@ class Reverser:
         outs = self.captured(node, useful)
         if not outs:
             return Step(node)
+        for v in outs:
+            self.settle(ct, v)
         blocks = []
         for region in node.regions:
             with self.b.region(node) as nodes:
-                inner = {v: ct[v] for v in outs if v in ct}
+                inner = Cotangents((v, ct[v]) for v in outs if v in ct)
                 for y, d in zip(region.results, given, strict=True):
                     self.accumulate(inner, y, d)
                 steps = self.sweep(region.nodes, inner)

@@ -52,6 +52,8 @@ def reverse_for(
         return Step(source or node)
     loop = _Loop(r, node)
     inits = [_or_zeros(r, given[k], node.results[k]) for k in carried]
+    for v in outs:
+        r.settle(ct, v)
     inits += [_or_zeros(r, ct.get(v), v) for v in outs]
     with loop.entered():
         loop.reverse(carried, outs)
@@ -70,7 +72,7 @@ def reverse_for(
 
 
 def _or_zeros(r: Reverser, d: Operand | None, like: Value) -> Operand:
-    return r.total({} if d is None else {like: d}, like)
+    return r.total(Cotangents([] if d is None else [(like, d)]), like)
 
 
 RESTORING = 0.25  # the cost of putting an old value back, in that of a tape's entry
@@ -122,7 +124,7 @@ class _Loop:
         r, body = self.r, self.body
         sources = [*(body.params[k] for k in carried), *outs]
         params = tuple(r.b.value(cotangent_type(v.type), f"d{v.name}") for v in sources)
-        inner: Cotangents = dict(zip(outs, params[len(carried) :], strict=True))
+        inner = Cotangents(zip(outs, params[len(carried) :], strict=True))
         with r.b.region(self.head) as nodes:
             for k, d in zip(carried, params, strict=False):
                 r.accumulate(inner, body.results[k], d)

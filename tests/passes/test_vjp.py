@@ -178,18 +178,36 @@ def test_what_survives_in_the_result_is_not_saved() -> None:
     assert sizes_of_tapes(vjp(parse(FIBONACCI), [0, 1])) == []
 
 
-def test_a_read_adds_into_the_cotangent_that_is_there() -> None:
-    f = parse("""
-    func @f(%x: f64[n]) -> (f64, f64[]) {
-      %v: f64[] = select %x, 0 {axis=0}
-      %s: f64 = sum %x {axis=(0,)}
-      return %s, %v
-    }""")
-    joint = vjp(f, [0])
+READ_AND_SUM = [
+    "%v: f64[] = select %x, 0 {axis=0}",
+    "%s: f64 = sum %x {axis=(0,)}",
+]
+PART_AND_SUM = [
+    "%v: f64[] = select %u, 0 {axis=0}",
+    "%s: f64 = sum %x {axis=(0,)}",
+    "%u: f64[3] = slice %x, 1 {axis=0, size=3, step=1}",
+]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_read_adds_into_the_cotangent_that_comes(order: tuple[int, ...]) -> None:
+    check_no_zeros([READ_AND_SUM[k] for k in order])
+
+
+@pytest.mark.parametrize("order", [(1, 2, 0), (2, 1, 0), (2, 0, 1)])
+def test_a_read_of_a_part_adds_into_the_whole(order: tuple[int, ...]) -> None:
+    check_no_zeros([PART_AND_SUM[k] for k in order])
+
+
+def check_no_zeros(lines: list[str]) -> None:
+    body = "\n".join([*lines, "return %s, %v"])
+    f = parse(f"func @f(%x: f64[4]) -> (f64, f64[]) {{\n{body}\n}}")
+    joint = joint_of(f)
     names = [n.op.name for n in joint.nodes]
     assert "select_scatter_add" in names
     assert "full" not in names
     assert "add" not in names
+    check_joint(f, joint, [np.arange(4.0)], 0)
 
 
 def test_a_saved_python_number_stays_one() -> None:
