@@ -27,7 +27,7 @@ from ..ir.op import OPS, OUT, Kind, Partial, Zero
 from ..ir.types import Type
 from . import activity
 from .scope import ScopedBuilder
-from .vjp import Reverser, check_differentiable, cotangent_type
+from .vjp import Cotangents, Reverser, check_differentiable, cotangent_type
 
 LOOPS = (Kind.FOR, Kind.WHILE)
 _T = TypeVar("_T")
@@ -160,22 +160,22 @@ class _Pusher:
         reverser = self.reverser
         reverser.active.add(zeros)
         activity.forward(rule, reverser.active)
-        found: dict[Value, Operand] = {}
+        found = Cotangents()
         reverser.accumulate(found, ct, d)
         reverser.sweep(rule, found)
-        return found.get(zeros)
+        return reverser.known(found, zeros)
 
     def custom(self, node: Node) -> None:
         """Reverse the rule of a custom node, which is linear in its cotangents."""
         self.b.append(node)
         reverser, home = self.reverser, self.b.nodes
-        zeros = [reverser.gradient({}, v) for v in node.results]
+        zeros = [reverser.gradient(Cotangents(), v) for v in node.results]
         before = len(home)
         grads = reverser.ruled(node, zeros)
         rule = home[before:]
         reverser.active.update(z for z in zeros if isinstance(z, Value))
         activity.forward(rule, reverser.active)
-        found: dict[Value, Operand] = {}
+        found = Cotangents()
         for x, g in zip(custom_parts(node)[0], grads, strict=True):
             if isinstance(x, Value):
                 reverser.accumulate(found, g, self.tangents.get(x))
@@ -184,7 +184,7 @@ class _Pusher:
             n for s in steps for n in s.replaced or (s.node,)
         ]
         for v, z in zip(node.results, zeros, strict=True):
-            d = found.get(z) if isinstance(z, Value) else None
+            d = reverser.known(found, z) if isinstance(z, Value) else None
             if d is not None:
                 self.tangents[v] = self.marked(d, cotangent_type(v.type))
 

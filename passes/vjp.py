@@ -222,6 +222,11 @@ class Reverser:
                 ct[x] = self.zeros(x)
             self.add_part(nodes, d, ct)
 
+    def known(self, ct: Cotangents, x: Value) -> Operand | None:
+        """Return the cotangent of `x` and all parts that wait for it, if any came."""
+        self.settle(ct, x)
+        return ct.get(x)
+
     def add_or_wait(self, ct: Cotangents, nodes: list[Node], d: Operand) -> None:
         """Add to the part that views show, at once where there is a cotangent."""
         into = self.views_into(nodes[0], ct)
@@ -261,8 +266,7 @@ class Reverser:
 
     def total(self, ct: Cotangents, x: Value) -> Operand:
         """Return the cotangent of `x`: a value of its dtype, zeros if none came."""
-        self.settle(ct, x)
-        d = ct.get(x)
+        d = self.known(ct, x)
         if d is None:
             return self.zeros(x)
         have, want = type_of(d), cotangent_type(x.type)
@@ -508,7 +512,8 @@ class Reverser:
         inputs = custom_parts(node)[0]
         if not any(map(self.wants, inputs)):
             return
-        got = {v: d for v, d in zip(node.results, given, strict=True) if d is not None}
+        pairs = zip(node.results, given, strict=True)
+        got = Cotangents((v, d) for v, d in pairs if d is not None)
         cts = [self.gradient(got, v) for v in node.results]
         for x, d in zip(inputs, self.ruled(node, cts), strict=True):
             self.accumulate(ct, x, d)

@@ -52,9 +52,7 @@ def reverse_for(
         return Step(source or node)
     loop = _Loop(r, node)
     inits = [_or_zeros(r, given[k], node.results[k]) for k in carried]
-    for v in outs:
-        r.settle(ct, v)
-    inits += [_or_zeros(r, ct.get(v), v) for v in outs]
+    inits += [_or_zeros(r, r.known(ct, v), v) for v in outs]
     with loop.entered():
         loop.reverse(carried, outs)
         plan = loop.plan()
