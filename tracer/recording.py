@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.op import OUT, Op, Zero
+from ..ir.op import Op, Zero
 from ..runtime.storage import Storage
 from . import tensor as _tensor
 from .edges import edge_of
 from .graph import Edge
 from .modes import STATE
-from .nodes import plan_of, view_node
+from .nodes import Use, plan_of, view_node
 from .saved import Saved
 from .views import Array, Outline, ViewStep
+
+VALUE, TYPE = Use.VALUE, Use.TYPE
 
 
 def is_inexact(data: Any) -> bool:
@@ -73,24 +75,29 @@ def record_op(
                 edges[k] = edge
     if not edges or not is_inexact(result._data):
         return
-    positions = tuple(edges)
-    plan = plan_of(op.name, len(data))
-    reads = plan.read_by(positions)
+    plan = plan_of(op, len(data), tuple(edges))
     kept: list[Any] = []
-    for k, d in enumerate(data):
+    saves = False
+    for k, use in enumerate(plan.uses):
+        x, d = operands[k], data[k]
         is_array = isinstance(d, ndarray)
-        if k not in reads:
-            kept.append(Outline(d) if is_array else d)
-        elif type(operands[k]) is tensor and (is_array or k in edges):
-            kept.append(Saved(operands[k], edges.get(k), overwritten))
-        else:  # others may write into an array
-            kept.append(d.copy() if is_array else d)
+        if use is VALUE and type(x) is tensor and (is_array or k in edges):
+            kept.append(Saved(x, edges.get(k), overwritten))
+            saves = True
+        elif not is_array:
+            kept.append(d)
+        elif use is VALUE:  # others may write into an array
+            kept.append(d.copy())
+        else:
+            kept.append(Outline(d) if use is TYPE else None)
     out = result._data
-    if OUT in reads:
+    if plan.use_of_out is VALUE:
         out = Saved(result, None, None)
+        saves = True
     elif isinstance(out, ndarray):
-        out = Outline(out)
+        out = Outline(out) if plan.use_of_out is TYPE else None
+    kept.append(out)
     node = plan.node
     if plan.ranked:
         node = plan.ranked.get(tuple(map(np.ndim, data)), node)
-    result._node = node(tuple(edges.values()), op, plan, positions, kept, out, attrs)
+    result._node = node(tuple(edges.values()), plan, kept, saves, attrs)
