@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from ..ir.build import Builder
 from ..ir.errors import GradientError
-from ..ir.op import OUT, Kind, NoDerivative, Op, Partial, Vjp
+from ..ir.op import OUT, Derivative, Kind, NoDerivative, Op, Partial, Vjp
 from ..ir.types import DType
-from .builders import EagerBuilder
+from .builders import EAGER, EagerBuilder
 from .graph import TWICE, Edge, Node
 from .names import RANKED, node_name
 from .saved import Saved
@@ -40,16 +41,16 @@ class Use(Enum):
     VALUE = auto()
 
 
-class Pull(NamedTuple):
-    """How the gradient of one operand is computed."""
+# How the gradient of one operand is computed: its position and derivative; of a Partial
+# also the rule, what that reads among the operands and the result, and, where it reads
+# nothing, the factor itself.
+Pull: TypeAlias = tuple[
+    int, Derivative, Callable[..., Any] | None, tuple[int, ...], Any
+]
 
-    position: int
-    rule: Any  # its derivative
-    reads: tuple[int, ...]  # what a Partial reads, among the operands and the result
-    partial: Callable[..., Any] | None  # the rule of a Partial
 
-
-class OpPlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OpPlan:
     """What recording an op needs, worked out once for the operands with a gradient."""
 
     op: Op
@@ -84,8 +85,10 @@ def plan_of(op: Op, count: int, positions: tuple[int, ...]) -> OpPlan:
 
     def pull(k: int) -> Pull:
         rule = rules[k]
-        partial = rule.rule if type(rule) is Partial else None
-        return Pull(k, rule, op.reads(k, count) if partial else (), partial)
+        if type(rule) is not Partial:
+            return k, rule, None, (), None
+        names = op.reads(k, count)
+        return k, rule, rule.rule, names, None if names else rule.rule(EAGER)
 
     return OpPlan(
         op,
@@ -143,7 +146,7 @@ class OpNode(Node):
             kept = self._taken(b, kept)
         (ct,) = cts
         grads = []
-        for position, rule, reads, partial in self.plan.pulls:
+        for position, rule, partial, reads, factor in self.plan.pulls:
             like = kept[position]
             dtype = getattr(like, "dtype", None)
             if dtype is not None and dtype.kind == "c":
@@ -151,7 +154,8 @@ class OpNode(Node):
             if partial is None:
                 grads.append(self._cotangent(b, position, rule, ct, kept))
             else:
-                factor = partial(b, *[kept[k] for k in reads])
+                if reads:
+                    factor = partial(b, *map(kept.__getitem__, reads))
                 grads.append(b.unbroadcast(b.scale(ct, factor), like))
         return grads
 
