@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -33,14 +32,6 @@ from .views import (
 )
 
 
-class Use(Enum):
-    """What the backward step needs of an operand, or of the result."""
-
-    NOTHING = auto()
-    TYPE = auto()
-    VALUE = auto()
-
-
 # How the gradient of one operand is computed: its position and derivative; of a Partial
 # also the rule, what that reads among the operands and the result, and, where it reads
 # nothing, the factor itself.
@@ -59,8 +50,9 @@ class OpPlan:
     rules: tuple[Any, ...]  # one derivative per operand
     positions: tuple[int, ...]  # of the operands with a gradient
     pulls: tuple[Pull, ...]  # one for each of them
-    uses: tuple[Use, ...]  # one per operand
-    use_of_out: Use
+    keeps: tuple[tuple[int, bool], ...]  # what they ask of: is more read than the type?
+    saves_out: bool  # they read the result
+    asks_out: bool  # they may ask for its type
 
 
 @functools.cache
@@ -77,11 +69,7 @@ def plan_of(op: Op, count: int, positions: tuple[int, ...]) -> OpPlan:
     rules = tuple(map(op.derivative, range(count)))
     reads = {k for p in positions for k in op.reads(p, count)}
     asks_all = any(type(rules[p]) is Vjp for p in positions)
-
-    def use(k: int) -> Use:
-        if k in reads:
-            return Use.VALUE
-        return Use.TYPE if asks_all or k in positions else Use.NOTHING
+    asked = range(count) if asks_all else sorted((reads | set(positions)) - {OUT})
 
     def pull(k: int) -> Pull:
         rule = rules[k]
@@ -97,8 +85,9 @@ def plan_of(op: Op, count: int, positions: tuple[int, ...]) -> OpPlan:
         rules,
         positions,
         tuple(map(pull, positions)),
-        tuple(map(use, range(count))),
-        use(OUT),
+        tuple((k, k in reads) for k in asked),
+        OUT in reads,
+        asks_all,
     )
 
 

@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.op import Op, Zero
+from ..ir.op import OUT, Op, Zero
 from ..runtime.storage import Storage
 from . import tensor as _tensor
 from .edges import edge_of
 from .graph import Edge
 from .modes import STATE
-from .nodes import Use, plan_of, view_node
+from .nodes import plan_of, view_node
 from .saved import Saved
 from .views import Array, Outline, ViewStep
-
-VALUE, TYPE = Use.VALUE, Use.TYPE
 
 
 def is_inexact(data: Any) -> bool:
@@ -76,27 +74,23 @@ def record_op(
     if not edges or not is_inexact(result._data):
         return
     plan = plan_of(op, len(data), tuple(edges))
-    kept: list[Any] = []
-    saves = False
-    for k, use in enumerate(plan.uses):
+    kept: list[Any] = [None] * (len(data) + 1)
+    saves = plan.saves_out
+    for k, is_read in plan.keeps:
         x, d = operands[k], data[k]
         is_array = isinstance(d, ndarray)
-        if use is VALUE and type(x) is tensor and (is_array or k in edges):
-            kept.append(Saved(x, edges.get(k), overwritten))
+        if not is_read:
+            kept[k] = Outline(d) if is_array else d
+        elif type(x) is tensor and (is_array or k in edges):
+            kept[k] = Saved(x, edges.get(k), overwritten)
             saves = True
-        elif not is_array:
-            kept.append(d)
-        elif use is VALUE:  # others may write into an array
-            kept.append(d.copy())
-        else:
-            kept.append(Outline(d) if use is TYPE else None)
-    out = result._data
-    if plan.use_of_out is VALUE:
-        out = Saved(result, None, None)
-        saves = True
-    elif isinstance(out, ndarray):
-        out = Outline(out) if plan.use_of_out is TYPE else None
-    kept.append(out)
+        else:  # others may write into an array
+            kept[k] = d.copy() if is_array else d
+    if plan.saves_out:
+        kept[OUT] = Saved(result, None, None)
+    elif plan.asks_out:
+        out = result._data
+        kept[OUT] = Outline(out) if isinstance(out, ndarray) else out
     node = plan.node
     if plan.ranked:
         node = plan.ranked.get(tuple(map(np.ndim, data)), node)
