@@ -175,7 +175,7 @@ class Run:
                 if g.parts and isinstance(node, VIEWS) and self.pass_on(node, g):
                     return
                 g = g.array()
-            if g is not None and self.is_needed(node):
+            if g is not None and (self.needed is None or self.is_needed(node)):
                 self.pull(node, (g,))
             return
         cts: list[Any] = []

@@ -31,7 +31,6 @@ from .views import (
     scatter,
 )
 
-
 # How the gradient of one operand is computed: its position and derivative; of a Partial
 # also the rule, what that reads among the operands and the result, and, where it reads
 # nothing, the factor itself.
