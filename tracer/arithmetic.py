@@ -14,9 +14,32 @@ from .fields import Fields, part
 from .symbols import SymInt
 
 NUMBERS = frozenset((int, float))  # what is most often an operand beside a Tensor
+SEQUENCES = (list, tuple, str)
 
 
-def _binary(name: str) -> tuple[Callable[..., Any], ...]:
+def _operate(op: Op, x: Any, y: Any, other: Any) -> Any:
+    """Apply an operator to a Tensor and whatever else, which is `x` or `y`."""
+    operand = _operand(other)
+    if operand is NotImplemented:
+        return NotImplemented
+    if operand is not other:
+        x, y = (operand, y) if x is other else (x, operand)
+    return dispatch.apply(op, (x, y))
+
+
+def _multiply(op: Op, x: Any, y: Any, other: Any) -> Any:
+    """Multiply; integer scalars repeat what is a sequence."""
+    if isinstance(other, SEQUENCES):
+        self = y if x is other else x
+        type = self.type
+        if type.scalar and type.dtype.kind in "iu":
+            return other * self.__index__()
+    return _operate(op, x, y, other)
+
+
+def _binary(
+    name: str, operate: Callable[..., Any] = _operate
+) -> tuple[Callable[..., Any], ...]:
     """Return the operator, reflected operator and in-place operator of an op."""
 
     op = OPS[name]
@@ -24,32 +47,23 @@ def _binary(name: str) -> tuple[Callable[..., Any], ...]:
     def forward(self: Fields, other: Any) -> Any:
         if type(other) in NUMBERS or type(other) is type(self):
             return dispatch.apply(op, (self, other))
-        return _operate(op, self, other, other)
+        return operate(op, self, other, other)
 
     def reflected(self: Fields, other: Any) -> Any:
         if type(other) in NUMBERS:
             return dispatch.apply(op, (other, self))
-        return _operate(op, other, self, other)
+        return operate(op, other, self, other)
 
     def inplace(self: Fields, other: Any) -> Any:
+        if self.type.scalar:
+            return operate(op, self, other, other)
         operand = _operand(other)
         if operand is NotImplemented:
             return NotImplemented
-        if self.type.scalar:
-            return dispatch.apply(op, (self, operand))
         dispatch.update(op, self, operand)
         return self
 
     return forward, reflected, inplace
-
-
-def _operate(op: Op, x: Any, y: Any, other: Any) -> Any:
-    operand = _operand(other)
-    if operand is NotImplemented:
-        return NotImplemented
-    if operand is not other:
-        x, y = (operand, y) if x is other else (x, operand)
-    return dispatch.apply(op, (x, y))
 
 
 def _operand(x: Any) -> Any:
@@ -59,19 +73,6 @@ def _operand(x: Any) -> Any:
     if isinstance(x, list | tuple):
         return part("functions.core").asarray(x)
     return NotImplemented
-
-
-def _repeating(multiply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `multiply` for integer scalars too, which repeat what is a sequence."""
-
-    def method(self: Any, other: Any) -> Any:
-        if isinstance(other, list | tuple | str):
-            type = self.type
-            if type.scalar and type.dtype.kind in "iu":
-                return other * self.__index__()
-        return multiply(self, other)
-
-    return method
 
 
 def _unary(name: str) -> Callable[[Any], Any]:
@@ -92,7 +93,7 @@ class Arithmetic(Fields):
 
     __add__, __radd__, __iadd__ = _binary("add")
     __sub__, __rsub__, __isub__ = _binary("subtract")
-    __mul__, __rmul__, __imul__ = map(_repeating, _binary("multiply"))
+    __mul__, __rmul__, __imul__ = _binary("multiply", _multiply)
     __truediv__, __rtruediv__, __itruediv__ = _binary("divide")
     __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
     __mod__, __rmod__, __imod__ = _binary("remainder")

@@ -52,7 +52,8 @@ def _first(t: Tensor, g: Any, k: int, create_graph: bool) -> Any:
                 location=user_location(),
                 hint=f"the output is {t.type}: pass its gradient, or sum it",
             )
-        g = np.ones(t.shape, t.dtype)
+        g = of(np.ones(t.shape, t.dtype))
+        return g if create_graph else g._data
     g = as_tensor(g)
     if g.shape != t.shape:
         raise ShapeError(

@@ -15,6 +15,7 @@ from ..ir.types import Type, type_of_array
 from . import dispatch
 from . import tensor as _tensor
 
+REALS = (int, float)
 SMALL = 256  # elements that are copied sooner than a view of them is made
 
 
@@ -43,7 +44,7 @@ class EagerBuilder(ArrayBuilder):
         return out
 
     def scale(self, ct: Any, factor: Any) -> Any:
-        if isinstance(factor, int | float):
+        if isinstance(factor, REALS):
             if factor == 1:
                 return ct
             if factor == -1:

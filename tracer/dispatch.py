@@ -99,7 +99,7 @@ def apply(op: Op, operands: Sequence[Any], attrs: Mapping[str, Any] = NO_ATTRS) 
     Inside a trace it is appended to the trace. Otherwise it runs at once, and is
     recorded on the tape if an operand requires a gradient.
     """
-    trace = trace_of(operands)
+    trace = _ACTIVE.get()
     if trace is not None:
         return trace.apply(op, operands, attrs)
     return run(op, operands, attrs, None)
@@ -111,9 +111,18 @@ def run(
     attrs: Mapping[str, Any],
     overwritten: Storage | None,
 ) -> Any:
-    """Run an op at once. What is saved from the storage `overwritten` is copied."""
+    """Run an op at once. What is saved from the storage `overwritten` is copied.
+
+    Operands of a trace that is not active still belong to it.
+    """
     tensor = _tensor.Tensor
-    data = [x._data if type(x) is tensor else x for x in operands]
+    data = []
+    for x in operands:
+        if type(x) is tensor:
+            if x._trace is not None:
+                return x._trace.apply(op, operands, attrs)
+            x = x._data
+        data.append(x)
     try:
         out = op.eager(*data, **attrs)
     except (TypeError, ValueError, IndexError, RetrogradeError) as error:

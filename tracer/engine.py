@@ -118,7 +118,7 @@ class Run:
         self.accumulating = accumulating  # into leaves that are captured
         self.captured: dict[int, Any] = {}
         self.needed: set[Node] | None = None
-        self.slots: dict[Node, list[Slot | None]] = {}
+        self.received: dict[Node, list[Any]] = {}  # None, a gradient, or a Slot
         self.heap: list[tuple[int, Node]] = []
         self.builder: Builder = tensor_builder() if create_graph else EAGER
 
@@ -136,18 +136,17 @@ class Run:
 
     def send(self, node: Node, nr: int, g: Any) -> None:
         """Add a gradient to what output `nr` of a node has received."""
-        slots = self.slots.get(node)
-        if slots is None:
-            slots = self.slots[node] = [None] * node.outputs
+        received = self.received.get(node)
+        if received is None:
+            received = self.received[node] = [None] * node.outputs
             heapq.heappush(self.heap, (-node.sequence, node))
-        slot = slots[nr]
-        if slot is not None:
-            self.add(slot, g)
-        elif type(g) is Part or type(g) is Owned:
-            slot = slots[nr] = Slot()
-            self.add(slot, g)
-        else:
-            slots[nr] = Slot(g)
+        slot = received[nr]
+        if slot is None and type(g) is not Part and type(g) is not Owned:
+            received[nr] = g
+            return
+        if type(slot) is not Slot:
+            slot = received[nr] = Slot(slot)
+        self.add(slot, g)
 
     def add(self, slot: Slot, g: Any) -> None:
         """Add a gradient to a slot."""
@@ -160,9 +159,9 @@ class Run:
 
     def step(self, node: Node) -> None:
         """Run one node."""
-        slots = self.slots.pop(node)
+        received = self.received.pop(node)
         if type(node) is AccumulateGrad:
-            self.arrive(node, slots[0])
+            self.arrive(node, _slot(received[0]))
             return
         observed = (
             node.hooks is not None
@@ -170,17 +169,17 @@ class Run:
             or node.around is not None
             or (self.captures is not None and self.captured_here(node))
         )
-        if not observed:
-            slot = slots[0]
-            has_parts = slot is not None and bool(slot.parts)
-            if has_parts and isinstance(node, VIEWS) and self.pass_on(node, slots):
-                return
-            if len(slots) == 1 and not node.hands_on:
-                if slot is not None and self.is_needed(node):
-                    self.pull(node, (slot.array() if has_parts else slot.value,))
-                return
+        if not observed and len(received) == 1 and not node.hands_on:
+            (g,) = received
+            if type(g) is Slot:
+                if g.parts and isinstance(node, VIEWS) and self.pass_on(node, g):
+                    return
+                g = g.array()
+            if g is not None and (self.needed is None or self.is_needed(node)):
+                self.pull(node, (g,))
+            return
         cts: list[Any] = []
-        for nr, slot in enumerate(slots):
+        for nr, slot in enumerate(map(_slot, received)):
             if slot is None:
                 cts.append(None)
             elif observed:
@@ -191,7 +190,7 @@ class Run:
                 cts.append(slot.mine())
             else:
                 cts.append(slot.array())
-        if self.is_needed(node):
+        if any(g is not None for g in cts) and self.is_needed(node):
             self.pull(node, cts)
 
     def is_needed(self, node: Node) -> bool:
@@ -205,11 +204,7 @@ class Run:
         return any((node, nr) in captures for nr in range(node.outputs))
 
     def pull(self, node: Node, cts: Sequence[Any]) -> None:
-        for g in cts:
-            if g is not None:
-                break
-        else:
-            return
+        """Run the rules of a node, and send on what they return."""
         outs: tuple[Any, ...] = ()
         if node.around is not None:
             cts = self.call_around(node.around.before, cts, ())
@@ -231,12 +226,9 @@ class Run:
                 if needed is None or edge[0] in needed:
                     self.send(edge[0], edge[1], g)
 
-    def pass_on(
-        self, node: ViewNode | AsStridedBackward0, slots: Sequence[Slot | None]
-    ) -> bool:
+    def pass_on(self, node: ViewNode | AsStridedBackward0, slot: Slot) -> bool:
         """Let a view node that received parts only pass them on unmade."""
-        slot = slots[0]
-        if slot is None or slot.value is not None or not slot.parts:
+        if slot.value is not None:
             return False
         if any(step.op.overlapping for step in node.steps):
             return False
@@ -355,6 +347,11 @@ class Run:
                 hook(t)
         if node.around is not None:
             self.call_around(node.around.after, (), ((self.kept(g),),))
+
+
+def _slot(g: Any) -> Slot | None:
+    """Return what an output has received as a slot."""
+    return g if g is None or type(g) is Slot else Slot(g)
 
 
 def _checked(hook: Any, new: Any, like: Any) -> Any:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from ..ir.build import Builder
 from ..ir.errors import GradientError
-from ..ir.op import OPS, OUT, Kind, NoDerivative, Op, Partial, Vjp
+from ..ir.op import OUT, Derivative, Kind, NoDerivative, Op, Partial, Vjp
 from ..ir.types import DType
-from .builders import EagerBuilder
+from .builders import EAGER, EagerBuilder
 from .graph import TWICE, Edge, Node
 from .names import RANKED, node_name
 from .saved import Saved
@@ -30,24 +31,27 @@ from .views import (
     scatter,
 )
 
+# How the gradient of one operand is computed: its position and derivative; of a Partial
+# also the rule, what that reads among the operands and the result, and, where it reads
+# nothing, the factor itself.
+Pull: TypeAlias = tuple[
+    int, Derivative, Callable[..., Any] | None, tuple[int, ...], Any
+]
 
-class OpPlan(NamedTuple):
-    """What recording an op needs, worked out once."""
 
+@dataclass(frozen=True, slots=True)
+class OpPlan:
+    """What recording an op needs, worked out once for the operands with a gradient."""
+
+    op: Op
     node: type[OpNode]
-    rules: tuple[Any, ...]  # one derivative per operand
-    names: tuple[tuple[int, ...], ...]  # what the rules read, in order
-    variadic: bool
     ranked: dict[tuple[int, ...], type[OpNode]]  # other nodes for these operands
-    known: dict[tuple[int, ...], frozenset[int]]
-
-    def read_by(self, positions: tuple[int, ...]) -> frozenset[int]:
-        """Return what the rules of some operands read."""
-        found = self.known.get(positions)
-        if found is None:
-            found = frozenset(k for p in positions for k in self.names[p])
-            self.known[positions] = found
-        return found
+    rules: tuple[Any, ...]  # one derivative per operand
+    positions: tuple[int, ...]  # of the operands with a gradient
+    pulls: tuple[Pull, ...]  # one for each of them
+    keeps: tuple[tuple[int, bool], ...]  # what they ask of: is more read than the type?
+    saves_out: bool  # they read the result
+    asks_out: bool  # they may ask for its type
 
 
 @functools.cache
@@ -59,47 +63,59 @@ def _node_class(
 
 
 @functools.cache
-def plan_of(name: str, count: int) -> OpPlan:
-    """Return the plan of an op with that many operands."""
-    op = OPS[name]
+def plan_of(op: Op, count: int, positions: tuple[int, ...]) -> OpPlan:
+    """Return the plan of an op with `count` operands, of which some have gradients."""
+    rules = tuple(map(op.derivative, range(count)))
+    reads = {k for p in positions for k in op.reads(p, count)}
+    asks_all = any(type(rules[p]) is Vjp for p in positions)
+    asked = range(count) if asks_all else sorted((reads | set(positions)) - {OUT})
+
+    def pull(k: int) -> Pull:
+        rule = rules[k]
+        if type(rule) is not Partial:
+            return k, rule, None, (), None
+        names = op.reads(k, count)
+        return k, rule, rule.rule, names, None if names else rule.rule(EAGER)
+
     return OpPlan(
-        _node_class(name, ViewNode if op.kind is Kind.VIEW else OpNode),
-        tuple(map(op.derivative, range(count))),
-        tuple(op.reads(k, count) for k in range(count)),
-        op.variadic,
-        {r: _node_class(name, OpNode, r) for r in RANKED.get(name, ())},
-        {},
+        op,
+        _node_class(op.name, ViewNode if op.kind is Kind.VIEW else OpNode),
+        {r: _node_class(op.name, OpNode, r) for r in RANKED.get(op.name, ())},
+        rules,
+        positions,
+        tuple(map(pull, positions)),
+        tuple((k, k in reads) for k in asked),
+        OUT in reads,
+        asks_all,
     )
 
 
 class OpNode(Node):
-    """The node of an op; what its derivatives read is saved, of the rest the types."""
+    """The node of an op; what its derivatives read is saved, of the rest the types.
 
-    __slots__ = ("attrs", "op", "operands", "out", "plan", "positions", "released")
+    `kept` holds the operands, and at the end, at `OUT`, the result.
+    """
+
+    __slots__ = ("attrs", "kept", "plan", "saves")
 
     def __init__(
         self,
         edges: tuple[Edge, ...],
-        op: Op,
         plan: OpPlan,
-        positions: tuple[int, ...],
-        operands: Sequence[Any],
-        out: Any,
+        kept: Sequence[Any],
+        saves: bool,
         attrs: Mapping[str, Any],
     ) -> None:
         Node.__init__(self, edges)
-        self.op = op
         self.plan = plan
-        self.positions = positions
-        self.operands = operands
-        self.out = out
+        self.kept: Sequence[Any] | None = kept
+        self.saves = saves  # something that must not be overwritten
         self.attrs = attrs
-        self.released = False
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """Where gradients go, for every operand that can have one."""
-        edges = dict(zip(self.positions, self.edges, strict=True))
+        edges = dict(zip(self.plan.positions, self.edges, strict=True))
         return tuple(
             edges.get(k) or (None, 0)
             for k, rule in enumerate(self.plan.rules)
@@ -107,55 +123,50 @@ class OpNode(Node):
         )
 
     def release(self) -> None:
-        if self._saves():
-            self.operands = ()
-            self.out = None
-            self.released = True
-
-    def _saves(self) -> bool:
-        """Tell whether anything was saved that must not be overwritten."""
-        if type(self.out) is Saved:
-            return True
-        for x in self.operands:
-            if type(x) is Saved:
-                return True
-        return False
+        if self.saves:
+            self.kept = None
 
     def pull(self, b: Builder, cts: Sequence[Any]) -> Sequence[Any]:
-        if self.released:
+        kept = self.kept
+        if kept is None:
             raise GradientError(TWICE)
+        if self.saves:
+            kept = self._taken(b, kept)
         (ct,) = cts
-        out, operands = self.out, self.operands
-        if not self._saves():
-            pass
-        elif isinstance(b, EagerBuilder):
-            operands = [x.array(self) if type(x) is Saved else x for x in operands]
-            if type(out) is Saved:
-                out = out.array(self)
-        else:
-            operands = [x.tensor(self) if type(x) is Saved else x for x in operands]
-            if type(out) is Saved:
-                out = out.tensor(self, 0)
-        return [self._cotangent(b, k, ct, out, operands) for k in self.positions]
+        grads = []
+        for position, rule, partial, reads, factor in self.plan.pulls:
+            like = kept[position]
+            dtype = getattr(like, "dtype", None)
+            if dtype is not None and dtype.kind == "c":
+                self._check_complex(rule, ct, dtype)
+            if partial is None:
+                grads.append(self._cotangent(b, position, rule, ct, kept))
+            else:
+                if reads:
+                    factor = partial(b, *map(kept.__getitem__, reads))
+                grads.append(b.unbroadcast(b.scale(ct, factor), like))
+        return grads
+
+    def _taken(self, b: Builder, kept: Sequence[Any]) -> Sequence[Any]:
+        """Return what is kept, with saved values as the builder takes them."""
+        if isinstance(b, EagerBuilder):
+            return [x.array(self) if type(x) is Saved else x for x in kept]
+        taken = [x.tensor(self) if type(x) is Saved else x for x in kept[:OUT]]
+        out = kept[OUT]
+        return [*taken, out.tensor(self, 0) if type(out) is Saved else out]
 
     def _cotangent(
-        self, b: Builder, position: int, ct: Any, out: Any, operands: Sequence[Any]
+        self, b: Builder, position: int, rule: Any, ct: Any, kept: Sequence[Any]
     ) -> Any:
-        plan = self.plan
-        rule = plan.rules[position]
-        dtype = getattr(operands[position], "dtype", None)
-        if dtype is not None and dtype.kind == "c":
-            self._check_complex(rule, ct, dtype)
-        if type(rule) is Partial:
-            reads = [out if k == OUT else operands[k] for k in plan.names[position]]
-            factor = rule.rule(b, *reads)
-            return b.unbroadcast(b.scale(ct, factor), operands[position])
+        """Return the gradient of an operand whose rule is no Partial."""
+        *operands, out = kept
+        op = self.plan.op
         if type(rule) is Vjp:
-            if plan.variadic:
+            if op.variadic:
                 return rule.rule(b, position, ct, out, *operands, **self.attrs)
             return rule.rule(b, ct, out, *operands, **self.attrs)
         if type(rule) is NoDerivative:
-            return self.op.cotangent(b, position, ct, out, operands, self.attrs)
+            return op.cotangent(b, position, ct, out, operands, self.attrs)
         return b.zeros_like(operands[position])
 
     def _check_complex(self, rule: Any, ct: Any, dtype: DType) -> None:
@@ -163,7 +174,7 @@ class OpNode(Node):
         if ct.dtype.kind == "c" and type(rule) in (Partial, Vjp):
             return
         raise GradientError(
-            f"{self.op.name}: no derivative is known in {dtype}",
+            f"{self.plan.op.name}: no derivative is known in {dtype}",
             rule="a function of a complex number that is not holomorphic",
             hint="write it in terms of the real and imaginary parts",
         )
@@ -181,17 +192,18 @@ class ViewNode(OpNode):
 
     @property
     def steps(self) -> tuple[ViewStep, ...]:
-        return (ViewStep(self.op, tuple(self.operands[1:]), self.attrs),)
+        assert self.kept is not None
+        return (ViewStep(self.plan.op, tuple(self.kept[1:OUT]), self.attrs),)
 
     @property
     def outline(self) -> Outline:
-        x = self.operands[0]
-        assert isinstance(x, Outline)
+        assert self.kept is not None
+        x: Outline = self.kept[0]
         return x
 
     def pull(self, b: Builder, cts: Sequence[Any]) -> Sequence[Any]:
         (step,) = self.steps
-        if not isinstance(b, EagerBuilder) or self.op.overlapping or is_onto(step):
+        if not isinstance(b, EagerBuilder) or step.op.overlapping or is_onto(step):
             return super().pull(b, cts)
         return (Part(self.outline, (step,), cts[0]),)
 
@@ -199,9 +211,9 @@ class ViewNode(OpNode):
 def view_node(step: ViewStep, viewed: Any, edge: Edge) -> Node:
     """Return the node of one view of an array."""
     op, indices, attrs = step
-    plan = plan_of(op.name, 1 + len(indices))
-    operands = (Outline(viewed), *indices)
-    return plan.node((edge,), op, plan, (0,), operands, None, attrs)
+    plan = plan_of(op, 1 + len(indices), (0,))
+    kept = (Outline(viewed), *indices, None)
+    return plan.node((edge,), plan, kept, False, attrs)
 
 
 class AsStridedBackward0(Node):

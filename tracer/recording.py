@@ -73,24 +73,25 @@ def record_op(
                 edges[k] = edge
     if not edges or not is_inexact(result._data):
         return
-    positions = tuple(edges)
-    plan = plan_of(op.name, len(data))
-    reads = plan.read_by(positions)
-    kept: list[Any] = []
-    for k, d in enumerate(data):
+    plan = plan_of(op, len(data), tuple(edges))
+    kept: list[Any] = [None] * (len(data) + 1)
+    saves = plan.saves_out
+    for k, is_read in plan.keeps:
+        x, d = operands[k], data[k]
         is_array = isinstance(d, ndarray)
-        if k not in reads:
-            kept.append(Outline(d) if is_array else d)
-        elif type(operands[k]) is tensor and (is_array or k in edges):
-            kept.append(Saved(operands[k], edges.get(k), overwritten))
+        if not is_read:
+            kept[k] = Outline(d) if is_array else d
+        elif type(x) is tensor and (is_array or k in edges):
+            kept[k] = Saved(x, edges.get(k), overwritten)
+            saves = True
         else:  # others may write into an array
-            kept.append(d.copy() if is_array else d)
-    out = result._data
-    if OUT in reads:
-        out = Saved(result, None, None)
-    elif isinstance(out, ndarray):
-        out = Outline(out)
+            kept[k] = d.copy() if is_array else d
+    if plan.saves_out:
+        kept[OUT] = Saved(result, None, None)
+    elif plan.asks_out:
+        out = result._data
+        kept[OUT] = Outline(out) if isinstance(out, ndarray) else out
     node = plan.node
     if plan.ranked:
         node = plan.ranked.get(tuple(map(np.ndim, data)), node)
-    result._node = node(tuple(edges.values()), op, plan, positions, kept, out, attrs)
+    result._node = node(tuple(edges.values()), plan, kept, saves, attrs)

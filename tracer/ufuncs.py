@@ -92,6 +92,9 @@ def check_plain_target(function: Any, operands: Sequence[Any]) -> None:
 
 def call(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Apply a ufunc elementwise."""
+    op = op_of(ufunc)
+    if op is not None and not kwargs:
+        return dispatch.apply(op, inputs)
     kwargs = dict(kwargs)
     (out,) = kwargs.pop("out", None) or (None,)
     where = kwargs.pop("where", True)
@@ -100,7 +103,6 @@ def call(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         check_plain_target(ufunc, inputs)
     if dtype is not None:
         inputs = [as_tensor(x).astype(dtype, copy=False) for x in inputs]
-    op = op_of(ufunc)
     for name in kwargs:
         if name not in ("casting", "order", "subok"):
             raise unsupported(ufunc, f" with {name}=")

@@ -18,19 +18,15 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 class Outline(Shaped):
     """Stands for an array of which only dtype and shape were kept."""
 
-    __slots__ = ("_shape", "dtype")
+    __slots__ = ("dtype", "shape")
 
     def __init__(self, data: Any) -> None:
         self.dtype: DType = data.dtype
-        self._shape: tuple[int, ...] = data.shape
+        self.shape: tuple[int, ...] = data.shape
 
     @property
     def type(self) -> Type:  # type: ignore[override]
-        return Type(self.dtype, self._shape)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._shape
+        return Type(self.dtype, self.shape)
 
 
 class ViewStep(NamedTuple):
