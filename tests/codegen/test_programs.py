@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import retrograde.ir.ops  # noqa: F401
+from retrograde import codegen
 from retrograde.codegen import build
 from retrograde.codegen.kernels import lower
 from retrograde.codegen.nests import Loop, every
@@ -142,6 +144,16 @@ def test_value_and_gradient_are_one_nest(joint: Func) -> None:
     assert not any(b.place == "arena" for b in p.buffers)
 
 
+@pytest.fixture
+def compiled_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compile anew: code that comes from the disk has no assembly to show."""
+    monkeypatch.setenv("RETROGRADE_CACHE_DIR", str(tmp_path))
+    codegen.forget()
+    yield
+    codegen.forget()
+
+
+@pytest.mark.usefixtures("compiled_here")
 def test_the_nest_is_vectorised(joint: Func) -> None:
     kernel = build(joint)
     if not vecmath.describe().startswith("libmvec"):
@@ -166,6 +178,7 @@ def test_sums_are_as_accurate_as_numpy() -> None:
     assert abs(got - exact) <= 4 * max(abs(np.sum(x) - exact), exact * 2.0**-24)
 
 
+@pytest.mark.usefixtures("compiled_here")
 def test_float32_kernels_compute_in_float32() -> None:
     text = """func @f(%x: f32[n]) -> (f32[n], f32) {
   %a: f32[n] = multiply %x, 0.1
