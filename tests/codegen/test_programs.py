@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import retrograde.ir.ops  # noqa: F401
-from retrograde import codegen
 from retrograde.codegen import build
+from retrograde.codegen.compile import forget
 from retrograde.codegen.kernels import lower
 from retrograde.codegen.nests import Loop, every
 from retrograde.ir.errors import RetrogradeError, UnsupportedError
@@ -148,9 +148,9 @@ def test_value_and_gradient_are_one_nest(joint: Func) -> None:
 def compiled_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compile anew: code that comes from the disk has no assembly to show."""
     monkeypatch.setenv("RETROGRADE_CACHE_DIR", str(tmp_path))
-    codegen.forget()
+    forget()
     yield
-    codegen.forget()
+    forget()
 
 
 @pytest.mark.usefixtures("compiled_here")
