@@ -189,8 +189,10 @@ def test_derivatives_are_those_of_the_state_then(apply: Any, compiled: bool) -> 
     f.array[:] = 0
     f.number = 5.0
     f.seen.clear()
-    f.tensor[2] = 9.0
+    if compiled:  # eagerly, what was saved of a Tensor is checked
+        f.tensor[2] = 9.0
     check()
     assert not f.array.any()
     assert (f.number, f.seen) == (5.0, [])
-    assert np.array_equal(f.tensor.detach().numpy(), [1.0, 2.0, 9.0])
+    last = 9.0 if compiled else 1.0
+    assert np.array_equal(f.tensor.detach().numpy(), [1.0, 2.0, last])
