@@ -196,3 +196,71 @@ def test_derivatives_are_those_of_the_state_then(apply: Any, compiled: bool) -> 
     assert (f.number, f.seen) == (5.0, [])
     last = 9.0 if compiled else 1.0
     assert np.array_equal(f.tensor.detach().numpy(), [1.0, 2.0, last])
+
+
+# ---------------------------------------------------------------- Functions
+
+
+class TwoParts(rg.Function):
+    """Returns an array and a view of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y = x * 2
+        return y, y[:1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> Any:
+        g = g.copy()
+        g[:1] += h
+        return g * 2
+
+
+def test_outputs_in_the_same_memory_are_apart() -> None:
+    x = leaf(1.0, 2.0)
+    y, first = TwoParts.apply(x)
+    y *= 3
+    (y.sum() + first.sum()).backward()
+    assert np.array_equal(first.detach().numpy(), [2.0])
+    assert x.grad is not None
+    assert np.array_equal(x.grad.numpy(), [8.0, 6.0])
+
+
+class PlainSquare(rg.Function):
+    """Keeps plain arrays over the memory of its input and its output."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.x = x.numpy()
+        ctx.y = np.exp(ctx.x)
+        return ctx.y
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.y + 0 * ctx.x
+
+
+def test_arrays_on_the_context_are_those_of_the_call() -> None:
+    x = leaf(1.0, 2.0)
+    b = x * 1
+    y = PlainSquare.apply(b)
+    y += 5
+    b *= np.nan
+    y.sum().backward()
+    assert x.grad is not None
+    assert np.allclose(x.grad.numpy(), np.exp([1.0, 2.0]))
+
+
+def test_ufuncs_of_two_results_take_out() -> None:
+    x = leaf(*X)
+    whole, rest = rg.tensor(np.zeros(3)), rg.tensor(np.zeros(3))
+    got = np.divmod(x, 0.5, out=(whole, rest))  # type: ignore[call-overload]
+    assert got[0] is whole
+    assert np.allclose(rest.detach().numpy(), X % 0.5)
+    (rest * V).sum().backward()
+    assert x.grad is not None
+    assert np.array_equal(x.grad.numpy(), V)
+    with pytest.raises(UnsupportedError, match="where"):
+        np.modf(x, where=np.array([True, False, True]))
+    with pytest.raises(GradientBreakError, match="divmod"):
+        np.divmod(x, 0.5, out=(np.zeros(3), np.zeros(3)))
