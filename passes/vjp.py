@@ -239,7 +239,9 @@ class Reverser:
 
     def passed_on(self, node: Node, ct: Cotangents) -> bool:
         """Let the only part of a view that waits be one of what the view shows."""
-        if _adding_twin(node.op) is None or not self.wants(node.operands[0]):
+        if node.op.kind is not Kind.VIEW or _adding_twin(node.op) is None:
+            return False
+        if not self.wants(node.operands[0]):
             return False
         (v,) = node.results
         waiting = ct.waiting.get(v, ())
