@@ -38,7 +38,6 @@ class ArrayMethods(Fields):
     argsort = _function(np.argsort)
     choose = _function(np.choose)
     clip = _function(np.clip)
-    compress = _function(np.compress)
     cumprod = _function(np.cumprod)
     cumsum = _function(np.cumsum)
     diagonal = _function(np.diagonal)
@@ -61,6 +60,10 @@ class ArrayMethods(Fields):
     take = _function(np.take)
     trace = _function(np.trace)
     var = _function(np.var)
+
+    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
+        """Return the slices along an axis where a condition is true."""
+        return part("functions").FUNCTIONS[np.compress](condition, self, axis, out)
 
     # Copies and NumPy's methods ---------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -101,9 +101,16 @@ class Context:
     # What the call does -----------------------------------------------------------
 
     def _pack(
-        self, node: Node, keep: Callable[[Any], tuple[Saved, int | None]]
+        self,
+        node: Node,
+        keep: Callable[[Any], tuple[Saved, int | None]],
+        memory: Sequence[Any],
     ) -> None:
-        """Keep Tensors as saved values from now on."""
+        """Keep Tensors as saved values from now on.
+
+        Arrays over the `memory` of inputs and outputs are copied: nothing would tell
+        that they were overwritten.
+        """
         self._node = weakref.ref(node)
         self._kept = tuple(None if t is None else keep(t) for t in self._to_save)
         self._to_save = ()
@@ -111,11 +118,22 @@ class Context:
             if isinstance(x, Tensor):
                 self._held[name] = keep(x)
                 del self.__dict__[name]
+            elif isinstance(x, np.ndarray) and overlaps(x, memory):
+                self.__dict__[name] = x.copy(order="K")
 
     def _release(self) -> None:
         """Drop what was saved; attributes stay."""
         if self._kept:
             self._kept = None
+
+
+def overlaps(x: Any, others: Sequence[Any]) -> bool:
+    """Tell whether an array, or that of a Tensor, lies in memory of others."""
+    mine = x._data if isinstance(x, Tensor) else x
+    data = [t._data if isinstance(t, Tensor) else t for t in others]
+    return isinstance(mine, np.ndarray) and any(
+        isinstance(a, np.ndarray) and np.may_share_memory(mine, a) for a in data
+    )
 
 
 def tensors_in(x: Any) -> list[Tensor]:

@@ -19,7 +19,7 @@ from ..ir.errors import GradientBreakError, GradientError, MutationError
 from ..ir.op import OPS
 from . import dispatch, tape
 from .builders import EagerBuilder
-from .context import Context, tensors_in
+from .context import Context, overlaps, tensors_in
 from .engine import conjugate
 from .location import user_location
 from .modes import STATE, no_grad
@@ -248,7 +248,7 @@ class _Call:
     def run(self) -> Any:
         with no_grad():
             out = forward_of(self.cls, self.ctx, self.args)
-        outs = outputs_of(out, self.cls)
+        outs = self.apart(outputs_of(out, self.cls))
         check_dirty(self.args, outs, self.ctx)
         if not self.recorded:
             self.bump()
@@ -257,7 +257,7 @@ class _Call:
         self.bump()
         made = [self.output(x) for x in outs]
         node = node_class(self.cls.__name__)(self, made)
-        self.ctx._pack(node, self.saving(outs))
+        self.ctx._pack(node, self.saving(outs), (*self.args, *made))
         shown = dict(zip(map(id, outs), made, strict=True))
         for nr, (x, t) in enumerate(zip(outs, made, strict=True)):
             if isinstance(t, Tensor):
@@ -301,6 +301,15 @@ class _Call:
                     x._storage.wrote()
 
     # Outputs ----------------------------------------------------------------------
+
+    def apart(self, outs: Sequence[Any]) -> tuple[Any, ...]:
+        """Copy outputs that lie in memory of others: no graph relates the two."""
+        new: list[Any] = []
+        for x in outs:
+            others = [y for y in new if y is not x]
+            own = isinstance(x, Tensor | np.ndarray) and not overlaps(x, self.args)
+            new.append(x.copy() if own and overlaps(x, others) else x)
+        return tuple(new)
 
     def plain(self, x: Any) -> Any:
         """Return an output of a call that is not recorded."""

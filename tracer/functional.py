@@ -22,6 +22,7 @@ from .jit import Compiled
 from .linearize import Linear
 from .linearize import linearize as linear_at
 from .location import user_location
+from .rewind import Captured
 from .tensor import Tensor
 from .transforms import (
     Argnums,
@@ -173,11 +174,13 @@ def linearize(
     if isinstance(f, Compiled) and dispatch.active_trace() is None:
         leaves, tree = flatten_tree(primals)
         saved = unflatten_tree(tree, [snapshot(x) for x in leaves])
+        captured = Captured(f.fn)
         value = derive(f, ("value", False), ValueOf)(*saved)
         pushed = derive(f, ("jvp", has_aux), lambda fn: _Jvp(fn, has_aux))
 
         def push(tangents: tuple[Any, ...]) -> Any:
-            return pushed(saved, tangents)[1]
+            with captured.as_then():
+                return pushed(saved, tangents)[1]
 
     else:
         at = _Pushed(f.fn if isinstance(f, Compiled) else f, primals, has_aux)

@@ -308,16 +308,18 @@ DEPTH = _Depth()
 def _linearize_eager(
     fn: Callable[..., Any], leaves: list[Any], tree: Tree, wrt: Sequence[int]
 ) -> Linear:
-    inside = DEPTH.value > 0 or any(isinstance(x, Tensor) for x in leaves)
-    create_graph = DEPTH.value > 0 or any(
-        isinstance(x, Tensor) and x.requires_grad for x in leaves
+    state = State()
+    state.search(fn)
+    create_graph = (
+        DEPTH.value > 0
+        or any(map(_requires_grad, leaves))
+        or any(_requires_grad(x) for _, x in state.inputs)
     )
+    inside = create_graph or any(isinstance(x, Tensor) for x in leaves)
     with enable_grad():
         inputs = {j: _input(leaves[j]) for j in wrt}
         private = [_private(inputs.get(j, x)) for j, x in enumerate(leaves)]
     args, kwargs = unflatten_tree(tree, private)
-    state = State()
-    state.search(fn)
     swap = Swap(state)
     held: dict[int, tuple[np.ndarray[Any, Any], Tensor]] = {}
     with ExitStack() as stack:
@@ -349,16 +351,18 @@ def _linearize_eager(
         points = [inputs[j] for j in wrt]
         if not pairs or not points:
             return [_shown(_zeros(x), inside) for x in points]
+        tracked = any(_requires_grad(ct) for _, ct in pairs)
         grads = autograd.grad(
             [x for x, _ in pairs],
             points,
             [_cotangent(ct, x) for x, ct in pairs],
             retain_graph=True,
-            create_graph=create_graph,
+            create_graph=create_graph or tracked,
             allow_unused=True,
             materialize_grads=True,
         )
-        return [_like(g, x, inside) for g, x in zip(grads, points, strict=True)]
+        shown = zip(grads, points, strict=True)
+        return [_like(g, x, inside or tracked) for g, x in shown]
 
     def push(tangents: Sequence[Any]) -> list[Any]:
         """Pull cotangents that are variables, and pull what that is linear in them."""
@@ -367,6 +371,7 @@ def _linearize_eager(
         points = [x for x, t in pairs if t is not None]
         ts = [_cotangent(t, x, "argument") for x, t in pairs if t is not None]
         found: Mapping[int, Any] = {}
+        tracked = any(map(_requires_grad, ts))
         if smooth and points:
             cts = [_zeros(x).requires_grad_() for x in smooth]
             grads = autograd.grad(
@@ -382,14 +387,14 @@ def _linearize_eager(
                 [g for g, _ in kept],
                 cts,
                 [t for _, t in kept],
-                create_graph=create_graph,
+                create_graph=create_graph or tracked,
                 allow_unused=True,
                 materialize_grads=True,
             )
             found = {id(x): t for x, t in zip(smooth, pushed, strict=True)}
         tangents = [found.get(id(x), _no_change(x)) for x in outs]
         return [
-            _like(t, x, inside) if isinstance(x, Tensor) else t
+            _like(t, x, inside or tracked) if isinstance(x, Tensor) else t
             for t, x in zip(tangents, outs, strict=True)
         ]
 
@@ -401,12 +406,20 @@ def _linearize_eager(
         for array, t in held.values():
             if t._version:
                 np.copyto(array, t._data)
-        arrays = {id(t): array for array, t in held.values()}
+        kept: dict[int, Any] = {id(t): array for array, t in held.values()}
+        kept.update((id(x), x) for _, x in state.inputs if isinstance(x, Tensor))
 
-        changes.map(lambda t: arrays.get(id(t), _shown(t, inside))).apply()
+        def outside(t: Tensor) -> Any:
+            return kept[id(t)] if id(t) in kept else _shown(t, inside)
+
+        changes.map(outside).apply()
 
     shown = [_shown(x, inside) if isinstance(x, Tensor) else x for x in outs]
     return Linear(shown, out_tree, pull, push, pulling, write_back)
+
+
+def _requires_grad(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad
 
 
 def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
@@ -433,9 +446,14 @@ def _private(x: Any) -> Any:
 
 
 def _shown(x: Any, inside: bool) -> Any:
-    """Return a value to the caller: NumPy in, NumPy out."""
+    """Return a value to the caller: NumPy in, NumPy out.
+
+    The caller may write into it, so derivatives keep copies of what they need of it.
+    """
     if inside or not isinstance(x, Tensor):
         return x
+    if x._storage is not None:
+        x._storage.share()
     return x._data
 
 

@@ -295,6 +295,16 @@ class Tensor(Arithmetic, ArrayMethods):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(
+                f"assigned grad has type {type(value).__name__}; it must be a Tensor"
+            )
+        if value is not None and value.dtype != self.dtype:
+            raise DTypeError(
+                f"attempting to assign a gradient of dtype {value.dtype} to a tensor "
+                f"of dtype {self.dtype}.",
+                location=user_location(),
+            )
         if value is not None and value.shape != self.shape:
             raise ShapeError(
                 f"attempting to assign a gradient of size '{list(value.shape)}' to a "
@@ -426,6 +436,8 @@ class Tensor(Arithmetic, ArrayMethods):
         result = of(np.array(self._data)) if self._storage else Tensor(self._data)
         result._leaf = self._leaf
         memo[id(self)] = result
+        if self._grad is not None:
+            result._grad = self._grad.detach().copy()
         return result
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -24,7 +24,8 @@ from .convert import convert
 from .jit import Compiled
 from .linearize import Linear, linearize
 from .location import user_location
-from .modes import within
+from .modes import enable_grad, within
+from .rewind import Captured
 from .tensor import Tensor
 
 
@@ -355,14 +356,19 @@ def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any
 
     leaves, tree = flatten_tree(args)
     saved = unflatten_tree(tree, [snapshot(x) for x in leaves])
+    captured = Captured(f.fn)
     value = derived(ValueOf)(*saved)
 
     def pullback(ct: Any) -> tuple[Any, ...]:
-        return derived(_Pullback)(saved, ct)  # type: ignore[no-any-return]
+        with captured.as_then():
+            return derived(_Pullback)(saved, ct)  # type: ignore[no-any-return]
 
     return value, pullback
 
 
 def snapshot(x: Any) -> Any:
     """Copy an argument, so that the pullback sees it as it was."""
+    if isinstance(x, Tensor) and x._storage is not None:
+        with enable_grad():
+            return x.clone()
     return x.copy(order="K") if isinstance(x, np.ndarray) else x

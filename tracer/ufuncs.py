@@ -96,6 +96,8 @@ def call(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if op is not None and not kwargs:
         return dispatch.apply(op, inputs)
     kwargs = dict(kwargs)
+    if ufunc.nout > 1:
+        return _several(ufunc, inputs, kwargs)
     (out,) = kwargs.pop("out", None) or (None,)
     where = kwargs.pop("where", True)
     dtype = kwargs.pop("dtype", None)
@@ -116,6 +118,20 @@ def call(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return _into(
         out, _plain_call(ufunc, inputs) if op is None else dispatch.apply(op, inputs)
     )
+
+
+def _several(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Apply a ufunc of several results."""
+    outs = kwargs.pop("out", None) or (None,) * ufunc.nout
+    if not all(isinstance(x, Tensor | None) for x in outs):
+        check_plain_target(ufunc, inputs)
+    if kwargs.pop("where", True) is not True:
+        raise unsupported(ufunc, " with where=")
+    dtype = kwargs.pop("dtype", None)
+    if dtype is not None:
+        inputs = [as_tensor(x).astype(dtype, copy=False) for x in inputs]
+    results = _plain_call(ufunc, inputs)
+    return tuple(_into(out, x) for out, x in zip(outs, results, strict=True))
 
 
 def _plain_call(ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:

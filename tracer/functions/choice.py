@@ -102,6 +102,9 @@ def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
 
 @implements(np.put_along_axis)
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
+    if not is_tensor(arr):
+        _into_plain(np.put_along_axis, arr, indices, values, axis=axis)
+        return
     index = asarray(indices)
     if axis is None:
         setitem(_flat_view(arr), index, values)

@@ -54,7 +54,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
 def vdot(a: Any, b: Any, /) -> Any:
     x, y = flat(asarray(a)), flat(asarray(b))
     if x.dtype.kind == "c":
-        x = apply("conjugate", x)
+        raise unsupported("vdot: complex tensors", "conjugates have no op")
     return matrix_product(x, y)
 
 
@@ -221,7 +221,9 @@ def linalg_cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 @implements(np.linalg.norm)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     x = asarray(x)
-    if x.dtype.kind not in "f":
+    if x.dtype.kind == "c":
+        raise unsupported("norm: complex tensors", "conjugates have no op")
+    if x.dtype.kind != "f":
         x = cast(x, np.float64)
     ndim = len(x.shape)
     if is_traced(ord):

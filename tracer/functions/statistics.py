@@ -29,9 +29,9 @@ def cov(
     from .join import concatenate
     from .reduce import mean
 
-    x = _variables(m, rowvar)
+    x = _real(_variables(m, rowvar), "cov")
     if y is not None:
-        x = concatenate([x, _variables(y, rowvar)], 0)
+        x = concatenate([x, _real(_variables(y, rowvar), "cov")], 0)
     x = cast(x, dtype or np.result_type(x.dtype, np.float64))
     n = x.shape[1]
     free = n - (ddof if ddof is not None else 0 if bias else 1)
@@ -40,6 +40,12 @@ def cov(
     if r.shape[0] == 1:
         return apply("squeeze", r, axis=(0, 1))
     return r
+
+
+def _real(x: Any, name: str) -> Any:
+    if x.dtype.kind == "c":
+        raise unsupported(f"{name}: complex tensors", "conjugates have no op")
+    return x
 
 
 def _variables(m: Any, rowvar: bool) -> Any:
@@ -53,17 +59,28 @@ def _variables(m: Any, rowvar: bool) -> Any:
 
 @implements(np.correlate)
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
-    return convolve(a, apply("flip", asarray(v), axis=(0,)), mode)
+    x, y = _line(a), _real(_line(v), "correlate")
+    if y.shape[0] > x.shape[0]:  # the other way round, and the result reversed
+        return _reversed(convolve(y, _reversed(x), mode))
+    return convolve(x, _reversed(y), mode)
+
+
+def _line(a: Any) -> Any:
+    """Return an argument with one axis."""
+    x = asarray(a)
+    if len(x.shape) > 1:
+        raise ShapeError("object too deep for desired array")
+    return x if x.shape else apply("reshape", x, shape=(1,))
+
+
+def _reversed(x: Any) -> Any:
+    return apply("flip", x, axis=(0,))
 
 
 @implements(np.convolve)
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """Convolve as a sum of shifted products: one pass per element of the shorter."""
-    x, y = asarray(a), asarray(v)
-    x = apply("reshape", x, shape=(1,)) if not x.shape else x
-    y = apply("reshape", y, shape=(1,)) if not y.shape else y
-    if len(x.shape) != 1 or len(y.shape) != 1:
-        raise ShapeError("object too deep for desired array")
+    x, y = _line(a), _line(v)
     if y.shape[0] > x.shape[0]:
         x, y = y, x
     n, m = x.shape[0], int(y.shape[0])
