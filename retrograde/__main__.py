@@ -125,7 +125,7 @@ def _check_arguments(target: Target) -> None:
 
 
 def _cache(options: argparse.Namespace) -> int:
-    from .runtime import cache
+    from .runtime import cache, env
 
     if reason := cache.trouble():
         print(f"{cache.location()} is not used: {reason}", file=sys.stderr)
@@ -134,7 +134,11 @@ def _cache(options: argparse.Namespace) -> int:
         print(f"{cache.location()}: {cache.clear()} files removed")
         return 0
     held = cache.info()
-    print(f"{cache.location()}: {held.entries} files, {held.bytes / 2**20:.1f} MiB")
+    limit = env.cache_limit() >> 20
+    most = f" of at most {limit} MiB" if limit else ""
+    print(
+        f"{cache.location()}: {held.entries} files, {held.bytes / 2**20:.1f} MiB{most}"
+    )
     return 0
 
 

@@ -4,8 +4,15 @@ Entries hold native code and pickles, so whoever can write them can run code as 
 user. The folder is made with mode 0700, and one that belongs to another user or that
 others may write is not used. An entry begins with the digest of the rest: one that was
 cut short or damaged is taken for absent.
+
+Note [size]
+Entries may take `env.cache_limit()` bytes. Reading an entry sets its time; when storing
+leads over the limit, those not used for longest are removed, down to KEPT of the limit,
+so that the folder is not looked through at every store: a process counts what it has
+written since it last looked, and looks again after a 1/LOOKS of the limit.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -18,7 +25,10 @@ from . import env
 
 VERSION = "v1"  # of the layout of this folder
 DIGEST = hashlib.sha256().digest_size
+KEPT = 3 / 4  # of the limit, after entries were removed
+LOOKS = 16
 _refused: set[Path] = set()
+_written: dict[Path, int] = {}  # bytes since the folder was looked through
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,42 @@ def store(key: str, suffix: str, data: bytes) -> bool:
     target = path(key, suffix)
     if target is None:
         return False
-    return write(target, hashlib.sha256(data).digest() + data)
+    stored = write(target, hashlib.sha256(data).digest() + data)
+    if stored:
+        _account(target.parents[1], DIGEST + len(data))
+    return stored
+
+
+def _account(entries: Path, size: int) -> None:
+    """Count what was written, and keep to the limit: see Note [size]."""
+    limit = env.cache_limit()
+    known = _written.get(entries)
+    _written[entries] = (known or 0) + size
+    if limit and (known is None or _written[entries] > limit // LOOKS):
+        _written[entries] = 0
+        _trim(limit)
+
+
+def _trim(limit: int) -> None:
+    """Remove what was not used for longest, if all takes more than the limit."""
+    found = []
+    for file in _files():
+        try:
+            status = file.stat()
+        except OSError:
+            continue  # another process removed it
+        found.append((status.st_mtime_ns, status.st_size, file))
+    total = sum(size for _, size, _ in found)
+    if total <= limit:
+        return
+    for _, size, file in sorted(found):
+        if total <= KEPT * limit:
+            return
+        try:
+            file.unlink(missing_ok=True)
+        except OSError:
+            continue
+        total -= size
 
 
 def fetch(key: str, suffix: str) -> bytes | None:
@@ -132,6 +177,8 @@ def fetch(key: str, suffix: str) -> bytes | None:
         whole = target.read_bytes()
     except OSError:
         return None
+    with contextlib.suppress(OSError):  # of another process, or read-only
+        os.utime(target)  # used now: see Note [size]
     data = whole[DIGEST:]
     return data if whole[:DIGEST] == hashlib.sha256(data).digest() else None
 

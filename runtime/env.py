@@ -44,9 +44,10 @@ STOP_AFTER = Switch("STOP_AFTER", "", "<pass>: end the pipeline after this pass"
 INTERP = Switch("INTERP", "0", "1: run the final IR with the interpreter")
 ACCEPT = Switch("ACCEPT", "0", "1: rewrite golden files with what the tests got")
 CACHE_DIR = Switch("CACHE_DIR", "", "folder of the disk cache; empty: the user's cache")
+CACHE_MIB = Switch("CACHE_MIB", "1024", "most MiB of the disk cache; 0: no limit")
 # Of other libraries: read for the doctor's report only.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-SWITCHES = (VERIFY, DUMP, STOP_AFTER, INTERP, ACCEPT, CACHE_DIR)
+SWITCHES = (VERIFY, DUMP, STOP_AFTER, INTERP, ACCEPT, CACHE_DIR, CACHE_MIB)
 
 
 def verify() -> bool:
@@ -78,6 +79,17 @@ def cache_dir() -> Path | None:
     """Return the folder chosen for the disk cache, or None for the user's default."""
     text = CACHE_DIR.text()
     return Path(text).expanduser() if text else None
+
+
+def cache_limit() -> int:
+    """Return the most bytes that the disk cache may hold, 0 for no limit.
+
+    Raises ValueError where the variable is not a number of MiB.
+    """
+    text = CACHE_MIB.text()
+    if not text.isdecimal():
+        raise ValueError(f"{CACHE_MIB.variable} is a number of MiB, not {text!r}")
+    return int(text) << 20
 
 
 def thread_limits() -> dict[str, str]:

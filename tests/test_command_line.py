@@ -123,9 +123,9 @@ def test_cache_is_described_and_cleared(
     monkeypatch.setenv("RETROGRADE_CACHE_DIR", str(tmp_path / "cache"))
     cache.store("ab" * 32, ".bin", b"native code")
     for action, told in (
-        ("info", "1 files, 0.0 MiB"),
+        ("info", "1 files, 0.0 MiB of at most 1024 MiB"),
         ("clear", "1 files removed"),
-        ("info", "0 files, 0.0 MiB"),
+        ("info", "0 files, 0.0 MiB of at most 1024 MiB"),
     ):
         assert main(["cache", action]) == 0
         assert capsys.readouterr().out == f"{tmp_path / 'cache'}: {told}\n"

@@ -133,3 +133,49 @@ def test_concurrent_writers_leave_one_whole_entry(place: Path):
     assert seen - {None} <= whole
     assert cache.fetch(KEY, ".bin") is not None
     assert cache.info().entries == 1
+
+
+MIB = 1 << 20
+
+
+def keys(count: int) -> list[str]:
+    return [f"{k:02x}" + "0" * 62 for k in range(count)]
+
+
+def aged(key: str, seconds: int) -> None:
+    entry = cache.path(key, ".bin")
+    assert entry is not None
+    os.utime(entry, (seconds, seconds))
+
+
+def test_the_least_recently_used_go_first(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETROGRADE_CACHE_MIB", "0")
+    names = keys(5)
+    for age, key in enumerate(names):
+        assert cache.store(key, ".bin", bytes(MIB // 2))
+        aged(key, 1000 + age)
+    assert cache.fetch(names[0], ".bin") is not None  # used now
+    monkeypatch.setenv("RETROGRADE_CACHE_MIB", "2")
+    assert cache.store("ff" + "0" * 62, ".bin", b"one more")
+    left = [key for key in names if cache.fetch(key, ".bin") is not None]
+    assert left == [names[0], names[4]]
+    assert cache.fetch("ff" + "0" * 62, ".bin") == b"one more"
+
+
+def test_under_the_limit_nothing_goes(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETROGRADE_CACHE_MIB", "4")
+    for key in keys(6):
+        assert cache.store(key, ".bin", bytes(MIB // 2))
+    assert cache.info().entries == 6
+
+
+def test_a_limit_that_is_no_number(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETROGRADE_CACHE_MIB", "much")
+    with pytest.raises(ValueError, match="RETROGRADE_CACHE_MIB is a number of MiB"):
+        cache.store(KEY, ".bin", b"data")
