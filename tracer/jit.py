@@ -265,6 +265,18 @@ class Compiled:
             )
         self._unsettled.add(key)
 
+    def warmup(self, *args: Any, **kwargs: Any) -> Compiled:
+        """Compile for arguments such as these, without calling; return the function.
+
+        Arguments are not changed. Raises what capturing the function raises.
+
+        >>> f = compile(lambda x: 2 * x).warmup(np.ones(3))
+        >>> f.cache_info().specialisations
+        1
+        """
+        self._ready(args, kwargs)[0].program.kernel  # noqa: B018
+        return self
+
     def specialisation(self, *args: Any, **kwargs: Any) -> Specialisation:
         """Return the specialisation that a call would use, without running it."""
         return self._ready(args, kwargs)[0]

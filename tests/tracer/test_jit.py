@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -556,3 +557,21 @@ def test_what_changes_from_call_to_call_is_refused():
     ):
         with pytest.raises(UnsupportedError, match="changes from call to call"):
             rg.compile(call)(vector())
+
+
+def test_warmup_compiles_and_changes_nothing() -> None:
+    @rg.compile
+    def f(x: Any) -> Any:
+        x *= 2
+        return x.sum()
+
+    x = np.ones(3)
+    assert f.warmup(x) is f
+    assert np.array_equal(x, [1.0, 1.0, 1.0])
+    before = f.cache_info()
+    assert before.specialisations == 1
+    assert before.compiled + before.loaded == 1
+    assert f(x) == 6.0
+    assert f.cache_info().misses == before.misses
+    g = rg.grad(f).warmup(x)
+    assert np.array_equal(g(x), [2.0, 2.0, 2.0])
