@@ -132,4 +132,5 @@ def machine(*packages: str) -> str:
                 break
     names = ("numpy", "numba", *packages)
     versions = ", ".join(f"{name} {version(name)}" for name in names)
-    return f"{model}, one thread; Python {platform.python_version()}, {versions}"
+    python = platform.python_version()
+    return f"{model}, {os.cpu_count()} cores; Python {python}, {versions}"

@@ -1,0 +1,159 @@
+"""Measure groups of programs against peers: `python -m benchmarks [GROUP ...]`.
+
+    python -m benchmarks [GROUP ...] [--only NAME ...] [--quick] [--peers jax,torch]
+                         [--threads 1,2] [--json FILE] [--against BASELINE.json]
+
+Every framework runs in a process of its own, per number of threads; the processes take
+turns. A result is held against NumPy's float64 value and against differences before its
+time is taken. The exit status is 1 where a result of ours is wrong or missing.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import report
+from .case import Case
+from .frameworks import PACKAGES, PEERS, is_installed
+from .groups import GROUPS, SIZES, WITHOUT
+from .measure import machine
+from .turns import Budget, Row, Turns, WorkerError
+
+BUDGET = Budget(0.6, 120.0)
+QUICK = Budget(0.05, 60.0)
+QUICK_SIZES = (1_000, 100_000)
+NARROW_SIZES = (1_000, 1_000_000)  # of float32
+PARALLEL = 1_000_000  # with several threads only sizes from here
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure."""
+
+    groups: tuple[str, ...]
+    only: tuple[str, ...]
+    quick: bool
+    peers: tuple[str, ...]
+    threads: tuple[int, ...]
+    sizes: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+    def wants(self, case: Case) -> bool:
+        return not self.only or case.name in self.only
+
+    def points(self, group: str, case: Case, threads: int) -> Iterator[tuple[int, str]]:
+        """Return the sizes and dtypes at which a case is measured."""
+        for size in self.sizes or case.sizes or SIZES[group]:
+            for dtype in self.dtypes or case.dtypes or ("float64", "float32"):
+                if self.sizes or self.is_wanted(size, dtype, threads):
+                    yield size, dtype
+
+    def is_wanted(self, size: int, dtype: str, threads: int) -> bool:
+        if self.quick:
+            return size in QUICK_SIZES and (dtype == "float64" or size > 1_000)
+        if dtype == "float32" and size not in NARROW_SIZES:
+            return False
+        return threads == 1 or size >= PARALLEL
+
+
+def measured(options: Options, group: str, threads: int) -> Iterator[Row]:
+    """Measure the cases of a group, one row after the other."""
+    peers = [name for name in options.peers if name not in WITHOUT.get(group, ())]
+    names = ("ours", *peers, "numpy", "copy")
+    with Turns(names, threads, QUICK if options.quick else BUDGET) as turns:
+        for case in GROUPS[group]:
+            if not options.wants(case):
+                continue
+            for size, dtype in options.points(group, case, threads):
+                try:
+                    row = turns.measure(group, case, size, dtype)
+                except WorkerError as error:
+                    row = Row(group, case.name, size, dtype, threads)
+                    row.errors["ours"] = str(error)
+                yield watched(row)
+
+
+def watched(row: Row) -> Row:
+    """Say on stderr what has been measured: all of it takes minutes."""
+    result = f"{row.ratio:.2f}" if row.ratio is not None else "-"
+    errors = ", ".join(row.errors)
+    where = f"{row.program} {report.count(row.size)} {row.dtype}"
+    print(
+        f"{where}: {result}{f' ({errors} failed)' if errors else ''}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return row
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(float(word)) for word in words(text))
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="small sizes, few runs")
+    parser.add_argument("--peers", type=words, default=PEERS, metavar="NAMES")
+    parser.add_argument("--threads", type=numbers, default=(1, 2), metavar="COUNTS")
+    parser.add_argument("--sizes", type=numbers, default=(), metavar="SIZES")
+    parser.add_argument("--dtypes", type=words, default=(), metavar="NAMES")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="show what moved since this JSON"
+    )
+    given = parser.parse_args(arguments)
+    for name in given.groups:
+        if name not in GROUPS:
+            parser.error(f"no group is called {name}; there are {', '.join(GROUPS)}")
+    known = {case.name for cases in GROUPS.values() for case in cases}
+    for name in given.only:
+        if name not in known:
+            parser.error(f"no program is called {name}")
+    return given
+
+
+def main() -> int:
+    """Print tables and return the exit status."""
+    given = parse()
+    peers = tuple(name for name in given.peers if is_installed(name))
+    for name in given.peers:
+        if name not in peers:
+            print(f"{name} is not installed and left out")
+    options = Options(
+        tuple(given.groups) or tuple(GROUPS),
+        tuple(given.only),
+        given.quick,
+        peers,
+        given.threads,
+        given.sizes,
+        given.dtypes,
+    )
+    described = machine(*dict.fromkeys(PACKAGES[p] for p in peers if p in PACKAGES))
+    print(described)
+    rows: list[Row] = []
+    for group in options.groups:
+        for threads in options.threads:
+            found = list(measured(options, group, threads))
+            rows += found
+            if found:
+                title = f"{group}, {threads} thread{'s' * (threads > 1)}"
+                report.show(title, found)
+    if given.json:
+        given.json.write_text(report.as_json(described, rows, {}) + "\n")
+    if given.against:
+        print("\n".join(report.changes(rows, report.load(given.against))))
+    return 1 if any("ours" in row.errors for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The programs of `python -m benchmarks` are right, and so is what it says of times."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import retrograde as rg
+from benchmarks import report
+from benchmarks.case import Case, copied, differentiable, rebound
+from benchmarks.checks import Digest, digest, disagreement, problem, reference
+from benchmarks.frameworks import Computed
+from benchmarks.groups import GROUPS
+from benchmarks.groups.elementwise import chain
+from benchmarks.turns import Row
+from retrograde.differences import jacobians
+
+CASES = [case for cases in GROUPS.values() for case in cases]
+# Programs for JAX that NumPy can run: the others need arrays of JAX.
+PURE = [c for c in CASES if c.jax is not None and c.jax.__name__.endswith("_pure")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_value_and_gradient_of_a_case(case: Case) -> None:
+    args = case.args(case.tiny, "float64")
+    wrt = differentiable(args)
+    value, grads = rg.value_and_grad(rg.compile(case.function), argnums=wrt)(*args)
+    assert math.isclose(value, case.function(*copied(args)), rel_tol=1e-12)
+
+    def objective(xs: list[Any]) -> list[Any]:
+        moved = list(args)
+        for k, x in zip(wrt, xs, strict=True):
+            moved[k] = x
+        return [case.function(*copied(tuple(moved)))]
+
+    (rows,) = jacobians(objective, [args[k] for k in wrt], 1e-6)
+    for g, want in zip(grads, rows, strict=True):
+        scale = max(np.max(np.abs(want)), 1.0)
+        np.testing.assert_allclose(g.ravel(), want[0], rtol=0, atol=1e-7 * scale)
+
+
+@pytest.mark.parametrize("case", PURE, ids=lambda case: case.name)
+def test_programs_without_writes_compute_the_same(case: Case) -> None:
+    assert case.jax is not None
+    args = case.args(case.tiny, "float64")
+    assert math.isclose(
+        case.jax(*args), case.function(*copied(args)), rel_tol=1e-12, abs_tol=1e-12
+    )
+
+
+def test_names_are_unique() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+
+
+def test_arguments_are_the_same_numbers_in_every_precision() -> None:
+    case = CASES[0]
+    for wide, narrow in zip(
+        case.args(50, "float64"), case.args(50, "float32"), strict=True
+    ):
+        assert (wide.dtype, narrow.dtype) == (np.float64, np.float32)
+        np.testing.assert_array_equal(wide, narrow)
+
+
+class Doubled:
+    """A stand-in for another library."""
+
+    sum = staticmethod(lambda x: 2 * np.sum(x))
+
+
+def outer(x: Any) -> Any:
+    return inner(x) + 1
+
+
+def inner(x: Any) -> Any:
+    return np.sum(x)
+
+
+def test_rebound_functions_call_each_other() -> None:
+    assert rebound(outer, np=Doubled)(np.ones(3)) == 7
+    assert outer(np.ones(3)) == 4
+
+
+# A result is checked before it is timed.
+
+
+def results() -> tuple[Case, Any, Any, list[Any]]:
+    case = Case(chain, lambda rng, n: tuple(rng.standard_normal((2, n))))
+    args = case.args(500, "float64")
+    value, grads = rg.value_and_grad(chain, argnums=(0, 1))(*args)
+    return case, args, value, list(grads)
+
+
+def test_a_right_result_has_no_problem() -> None:
+    case, args, value, grads = results()
+    known = reference(case, args)
+    found = digest(args, Computed(value, tuple(grads)))
+    assert problem(found, known, "float64") == ""
+    assert problem(digest(args, Computed(value, None)), known, "float64") == ""
+    assert disagreement(found, found, "float64") == ""
+
+
+def test_a_wrong_value_or_gradient_is_found() -> None:
+    case, args, value, grads = results()
+    known = reference(case, args)
+    right = digest(args, Computed(value, tuple(grads)))
+    wrong = digest(args, Computed(value * (1 + 1e-6), tuple(grads)))
+    assert problem(wrong, known, "float64").startswith("value")
+    wrong = digest(args, Computed(math.nan, tuple(grads)))
+    assert problem(wrong, known, "float64").startswith("value")
+    grads[1] = grads[1].copy()
+    grads[1][-1] += 0.1  # one entry of a thousand
+    wrong = digest(args, Computed(value, tuple(grads)))
+    assert problem(wrong, known, "float64").startswith("slope")
+    assert "gradient 1 differs in block 31" in disagreement(wrong, right, "float64")
+    with pytest.raises(ValueError, match="gradient 0 has shape"):
+        digest(args, Computed(value, (grads[0][1:], grads[1])))
+
+
+def test_gradients_of_another_number_disagree() -> None:
+    one = Digest(1.0, 1.0, [1.0], [1.0])
+    other = Digest(1.0, 1.0, [1.0, 2.0], [1.0, 2.0])
+    assert disagreement(one, other, "float64") == "another number of gradients"
+
+
+# What is said of times.
+
+
+def row(name: str = "chain", size: int = 100_000, **seconds: float) -> Row:
+    return Row("elementwise", name, size, "float64", 1, seconds)
+
+
+def test_ratio_is_that_of_the_fastest_peer() -> None:
+    found = row(ours=1.0, jax=3.0, torch=2.0, numpy=0.1, copy=0.8)
+    assert (found.best, found.ratio, found.copying) == ("torch", 2.0, 0.8)
+    assert report.bound(found) == "memory"
+    assert report.bound(row(ours=1.0, copy=0.2)) == "arithmetic"
+    assert report.bound(row(size=100, ours=1.0, copy=0.9)) == "calls"
+    assert row(ours=1.0, numpy=2.0).ratio is None
+    assert row(jax=1.0).ratio is None
+
+
+def test_moves_are_told_from_those_of_the_machine() -> None:
+    old = [row("a", ours=1.0, jax=2.0), row("b", ours=1.0, jax=2.0), row("c", ours=1.0)]
+    new = [row("a", ours=2.0, jax=4.0), row("b", ours=1.0, jax=4.0), row("d", ours=1.0)]
+    changes = {m.row.program: m.change for m in report.moves(new, old)}
+    assert changes == {"a": 1.0, "b": 0.5}
+    text = report.changes(new, old)
+    assert text[0].startswith("2 rows in both, 1 moved by over 15%")
+    assert "elementwise b 1e5 float64, 1 thread (ours 1.00, peers 2.00)" in text[1]
+    assert len(text) == 2
+
+
+def test_failures_are_told_from_those_of_before() -> None:
+    bad = row("a")
+    bad.errors["ours"] = "slope 1, by differences 2"
+    assert report.changes([bad], [row("a", ours=1.0)])[1:] == [
+        "fails now: elementwise a: slope 1, by differences 2"
+    ]
+    assert report.changes([bad], [bad]) == ["no row is in both"]
+
+
+def test_json_keeps_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    rows = [row(ours=0.5, jax=0.25), row("b")]
+    path.write_text(report.as_json("a machine", rows, {}))
+    assert report.load(path) == rows
+
+
+def test_table_marks_what_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = row("b")
+    bad.errors["ours"] = "value 1, NumPy's is 2"
+    report.show("a title", [row(ours=2.0, jax=1e-3, copy=1e-6), bad])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == "a title"
+    (line,) = [line for line in lines if line.startswith("chain")]
+    for text in ("1e5", "f64", "2 s", "1 ms", "1 us", "0.00 <", "arithmetic"):
+        assert text in line
+    assert "b 1e5 float64, ours: value 1, NumPy's is 2" in lines
+
+
+def test_durations_and_sizes_are_short() -> None:
+    times = [1.5, 0.0123, 45.6e-6, 1e-7, None]
+    assert [report.duration(t) for t in times] == [
+        "1.5 s",
+        "12.3 ms",
+        "45.6 us",
+        "0.1 us",
+        "-",
+    ]
+    assert [report.count(n) for n in (10, 1000, 1500, 10**7)] == [
+        "10",
+        "1e3",
+        "1500",
+        "1e7",
+    ]
