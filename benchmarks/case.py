@@ -1,8 +1,9 @@
 """A program of the benchmarks, and the same program in the names of a peer."""
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ class Case:
     """A program in plain NumPy that returns one number, and how to draw its arguments.
 
     `draw` gets the size, about the number of elements; every float array it returns is
-    differentiated. `sizes` and `dtypes` are those of the group where there are none. A
-    peer whose arrays cannot be written has a program of its own in `jax`; one in
-    `torch` is for what torch calls differently. `writes` tells that arguments are
-    changed. `tiny` is the size in tests.
+    differentiated. `sizes` and `dtypes` are those of the group where there are none,
+    `tiny` is the size in tests. `writes` tells that arguments are changed. `pure` is
+    the same program without writes, for all peers; `jax` and `torch` are for what one
+    of them calls differently.
     """
 
     function: Callable[..., Any]
@@ -29,12 +30,17 @@ class Case:
     dtypes: tuple[str, ...] = ()
     tiny: int = 24
     writes: bool = False
+    pure: Callable[..., Any] | None = None
     jax: Callable[..., Any] | None = None
     torch: Callable[..., Any] | None = None
 
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    def form(self, own: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """Return the program of a peer: its own, the pure one, or NumPy's."""
+        return own or self.pure or self.function
 
     def args(self, size: int, dtype: str) -> Args:
         """Return the arguments: the same numbers in every precision."""
@@ -58,19 +64,22 @@ def copied(args: Args) -> Args:
     return tuple(x.copy() if isinstance(x, np.ndarray) else x for x in args)
 
 
-def rebound(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
-    """Return a function of a module with other values for some of its globals.
+def rebound(function: Callable[..., Any], np: Any) -> Callable[..., Any]:
+    """Return a function of a module with another library for `np`.
 
-    The functions of the module that it calls see the new values, too: with `np=jnp` the
-    same text is a program for JAX.
+    Its module is loaded once more, under a name of its own: the functions that it calls
+    see the other library, too, and torch.compile finds the globals it looks for.
     """
-    assert isinstance(function, FunctionType)
-    space = dict(function.__globals__)
-    for name, value in list(space.items()):
-        if isinstance(value, FunctionType) and value.__module__ == function.__module__:
-            space[name] = FunctionType(
-                value.__code__, space, name, value.__defaults__, value.__closure__
-            )
-    space.update(names)
-    found: Callable[..., Any] = space[function.__name__]
+    name = f"{function.__module__}_{np.__name__.replace('.', '_')}"
+    if name not in sys.modules:
+        spec = importlib.util.find_spec(function.__module__)
+        assert spec is not None
+        assert spec.origin is not None
+        other = importlib.util.spec_from_file_location(name, spec.origin)
+        assert other is not None
+        assert other.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(other)
+        other.loader.exec_module(module)
+        vars(module)["np"] = np
+    found: Callable[..., Any] = getattr(sys.modules[name], function.__name__)
     return found

@@ -15,11 +15,11 @@ from .case import Args, Array, Case, copied, differentiable
 from .frameworks import Computed
 
 BLOCKS = 32
-STEP = 1e-5  # of the differences
+STEPS = (1e-5, 5e-6)  # of the differences
 # Largest errors, relative to what is summed up.
 VALUE = {"float64": 1e-10, "float32": 2e-4}
 GRADIENT = {"float64": 1e-10, "float32": 2e-4}
-SLOPE = 1e-6  # of the differences themselves, at kinks
+SLOPE = 1e-7  # of the differences themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,14 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """NumPy's value in float64, and its slope along the signs, by differences."""
+    """NumPy's value in float64, and its slope along the signs, by differences.
+
+    `doubt` is by how much two steps disagree: they cross different kinks.
+    """
 
     value: float
     slope: float
+    doubt: float
 
 
 def signs(x: Array, k: int) -> Array:
@@ -80,8 +84,8 @@ def reference(case: Case, args: Args) -> Reference:
             moved[k] = args[k] + step * signs(args[k], k)
         return float(case.function(*moved))
 
-    slope = (value(STEP) - value(-STEP)) / (2 * STEP)
-    return Reference(value(0.0), slope)
+    slope, other = ((value(h) - value(-h)) / (2 * h) for h in STEPS)
+    return Reference(value(0.0), slope, abs(slope - other))
 
 
 def problem(found: Digest, known: Reference, dtype: str) -> str:
@@ -93,7 +97,7 @@ def problem(found: Digest, known: Reference, dtype: str) -> str:
         return ""
     total, size = sum(found.sums), sum(found.sizes)
     # A sum's rounding errors, divided by the step, are the doubt of a difference.
-    doubt = SLOPE * size + 1e-15 * max(found.scale, size) / STEP
+    doubt = 4 * known.doubt + SLOPE * size + 1e-15 * max(found.scale, size) / STEPS[-1]
     if not abs(total - known.slope) <= GRADIENT[dtype] * size + doubt:
         return f"slope {total:.9g}, by differences {known.slope:.9g}"
     return ""

@@ -57,7 +57,7 @@ def jax(case: Case, args: Args) -> Prepared:
     from jax import numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
-    function = rebound(case.jax or case.function, np=jnp)
+    function = rebound(case.form(case.jax), np=jnp)
     both = jax.jit(jax.value_and_grad(function, argnums=differentiable(args)))
     arrays = [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in args]
     return Prepared(lambda: jax.block_until_ready(both(*arrays)), as_numpy)
@@ -66,7 +66,7 @@ def jax(case: Case, args: Args) -> Prepared:
 def torch_program(case: Case) -> Callable[..., Any]:
     from . import torch_numpy
 
-    function = rebound(case.torch or case.function, np=torch_numpy)
+    function = rebound(case.form(case.torch), np=torch_numpy)
     if not case.writes:
         return function
     import torch
@@ -115,7 +115,7 @@ def autograd(case: Case, args: Args) -> Prepared:
     import autograd
     from autograd import numpy as anp
 
-    function = rebound(case.function, np=anp)
+    function = rebound(case.form(), np=anp)
     both = autograd.value_and_grad(function, argnum=differentiable(args))
     return Prepared(partial(both, *args), as_numpy)
 

@@ -12,7 +12,7 @@ from .turns import Row
 
 WIDTH = 140  # columns of a table, also where the terminal has fewer
 MEMORY = 0.7  # a row whose copy takes this share of the time is bound by memory
-CALLS = 10_000  # elements: below these, calls are what is measured
+CALLS = 3e-5  # seconds: below these, calls are what is measured
 SLOWER = 1.0  # rows below are marked
 MOVED = 0.15  # smallest change that is shown
 
@@ -42,10 +42,10 @@ def count(size: int) -> str:
 
 def bound(row: Row) -> str:
     """Say what bounds a row: calls, memory or arithmetic."""
-    if row.size < CALLS:
-        return "calls"
-    if row.copying is None:
+    if row.fastest is None or row.copying is None:
         return ""
+    if row.fastest < CALLS:
+        return "calls"
     return "memory" if row.copying > MEMORY else "arithmetic"
 
 
@@ -63,12 +63,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
         table.add_column(name, justify="right", no_wrap="/" not in name)
     for row in rows:
         cells = [
-            "[red]failed[/]"
-            if n in row.errors and n == "ours"
-            else "failed"
-            if n in row.errors
-            else duration(row.seconds.get(n))
-            for n in names
+            "failed" if n in row.errors else duration(row.seconds.get(n)) for n in names
         ]
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         if row.ratio is not None and row.ratio < SLOWER:

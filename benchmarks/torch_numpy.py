@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 SAME = (
-    "abs arange arctan2 argmax cos einsum empty_like exp expm1 hypot linalg log log1p "
-    "logaddexp matmul mean ones_like outer reshape sin sqrt square stack sum tanh "
-    "where zeros_like"
+    "abs arange arctan2 argmax cos diagonal einsum empty_like exp expm1 eye hypot "
+    "linalg log log1p logaddexp matmul mean ones_like outer reshape sin sqrt square "
+    "stack sum tanh where zeros_like"
 )
 globals().update({name: getattr(torch, name) for name in SAME.split()})
 

@@ -110,6 +110,12 @@ class Row:
     errors: dict[str, str] = field(default_factory=dict)
 
     @property
+    def fails(self) -> bool:
+        """Whether our result is wrong or missing, and not just not supported."""
+        error = self.errors.get("ours", "")
+        return bool(error) and not error.startswith("UnsupportedError")
+
+    @property
     def key(self) -> tuple[str, str, int, str, int]:
         return self.group, self.program, self.size, self.dtype, self.threads
 
@@ -129,10 +135,15 @@ class Row:
     @property
     def copying(self) -> float | None:
         """A copy's share of the time of the fastest: 1 where memory is the bound."""
-        times = [v for k, v in self.seconds.items() if k in (*PEERS, "ours")]
-        if "copy" not in self.seconds or not times:
+        if "copy" not in self.seconds or self.fastest is None:
             return None
-        return self.seconds["copy"] / min(times)
+        return self.seconds["copy"] / self.fastest
+
+    @property
+    def fastest(self) -> float | None:
+        """The least seconds of those that compute value and gradient."""
+        times = [v for k, v in self.seconds.items() if k in (*PEERS, "ours")]
+        return min(times, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """The groups of programs that are measured against peers."""
 
 from ..case import Case
-from . import elementwise, reductions
+from . import elementwise, models, reductions
 
 GROUPS: dict[str, tuple[Case, ...]] = {
     "elementwise": elementwise.CASES,
     "reductions": reductions.CASES,
+    "models": models.CASES,
 }
 
 SIZES: dict[str, tuple[int, ...]] = {
