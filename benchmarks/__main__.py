@@ -10,26 +10,29 @@ time is taken. The exit status is 1 where a result of ours is wrong or missing.
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import report
+from . import compilation, loops, report
 from .case import Case
 from .frameworks import PACKAGES, PEERS, is_installed
 from .groups import GROUPS, SIZES, WITHOUT
 from .measure import machine
 from .turns import Budget, Row, Turns, WorkerError
 
+EVERY = (*GROUPS, "loops", "compile")
 BUDGET = Budget(0.6, 120.0)
 QUICK = Budget(0.05, 60.0)
 QUICK_SIZE = 1_000  # the largest that is measured quickly
-PARALLEL = 1_000_000  # the smallest that is measured with several threads
+LARGE = 1_000_000  # float32 up to here, several threads from here
+MINUTES = 38.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure."""
+    """What to measure, and until when (of the monotonic clock)."""
 
     groups: tuple[str, ...]
     only: tuple[str, ...]
@@ -38,51 +41,78 @@ class Options:
     threads: tuple[int, ...]
     sizes: tuple[int, ...]
     dtypes: tuple[str, ...]
+    until: float
 
-    def wants(self, case: Case) -> bool:
-        return not self.only or case.name in self.only
+    @property
+    def budget(self) -> Budget:
+        return QUICK if self.quick else BUDGET
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.until
+
+    def wants(self, name: str) -> bool:
+        return not self.only or name in self.only
 
     def points(self, group: str, case: Case, threads: int) -> Iterator[tuple[int, str]]:
         """Return the sizes and dtypes at which a case is measured."""
         every = case.sizes or SIZES[group]
-        sizes = [size for size in every if threads == 1 or size >= PARALLEL]
+        sizes = [size for size in every if threads == 1 or size >= LARGE]
         sizes = sizes or [every[-1]]
         if self.quick:
             sizes = [size for size in every if size <= QUICK_SIZE] or [every[0]]
-        narrow = self.sizes or sizes[-1::-2]  # every other size, from the largest
+        narrow = [size for size in sizes if size <= LARGE][::-2]
         for size in self.sizes or sizes:
             for dtype in self.dtypes or case.dtypes or ("float64", "float32"):
-                if dtype == "float64" or size in narrow:
+                if dtype == "float64" or self.sizes or size in narrow:
                     yield size, dtype
 
 
-def measured(options: Options, group: str, threads: int) -> Iterator[Row]:
+def of_cases(options: Options, group: str, threads: int) -> Iterator[Row]:
     """Measure the cases of a group, one row after the other."""
     peers = [name for name in options.peers if name not in WITHOUT.get(group, ())]
     names = ("ours", *peers, "numpy", "copy")
-    with Turns(names, threads, QUICK if options.quick else BUDGET) as turns:
+    with Turns(names, threads, options.budget) as turns:
         for case in GROUPS[group]:
-            if not options.wants(case):
+            if not options.wants(case.name):
                 continue
             for size, dtype in options.points(group, case, threads):
+                if options.is_over:
+                    return
                 try:
-                    row = turns.measure(group, case, size, dtype)
+                    yield turns.measure(group, case, size, dtype)
                 except WorkerError as error:
                     row = Row(group, case.name, size, dtype, threads)
                     row.errors["ours"] = str(error)
-                yield watched(row)
+                    yield row
+
+
+def of_loops(options: Options) -> Iterator[Row]:
+    """Measure loop programs, and their gradients against those written by hand."""
+    wanted = loops.Options(options.only, options.quick, options.budget.timeout)
+    for found in (*loops.measured(wanted), *loops.versus(wanted)):
+        yield loops.as_row(found)
+
+
+def measured(options: Options, group: str, threads: int) -> Iterator[Row]:
+    if group == "compile":
+        peers = [name for name in options.peers if name in ("jax", "torch.compile")]
+        rows = compilation.measured(
+            () if options.quick else peers, options.budget, options.quick
+        )
+        yield from (row for row in rows if options.wants(row.program))
+    elif group == "loops":
+        yield from of_loops(options)
+    else:
+        yield from of_cases(options, group, threads)
 
 
 def watched(row: Row) -> Row:
     """Say on stderr what has been measured: all of it takes minutes."""
     result = f"{row.ratio:.2f}" if row.ratio is not None else "-"
-    errors = ", ".join(row.errors)
+    errors = f" ({', '.join(row.errors)} failed)" if row.errors else ""
     where = f"{row.program} {report.count(row.size)} {row.dtype}"
-    print(
-        f"{where}: {result}{f' ({errors} failed)' if errors else ''}",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(f"{where}: {result}{errors}", file=sys.stderr, flush=True)
     return row
 
 
@@ -98,25 +128,24 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(EVERY))
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="small sizes, few runs")
     parser.add_argument("--peers", type=words, default=PEERS, metavar="NAMES")
     parser.add_argument("--threads", type=numbers, default=(1, 2), metavar="COUNTS")
     parser.add_argument("--sizes", type=numbers, default=(), metavar="SIZES")
     parser.add_argument("--dtypes", type=words, default=(), metavar="NAMES")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="start no row after so many"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument(
         "--against", type=Path, metavar="FILE", help="show what moved since this JSON"
     )
     given = parser.parse_args(arguments)
     for name in given.groups:
-        if name not in GROUPS:
-            parser.error(f"no group is called {name}; there are {', '.join(GROUPS)}")
-    known = {case.name for cases in GROUPS.values() for case in cases}
-    for name in given.only:
-        if name not in known:
-            parser.error(f"no program is called {name}")
+        if name not in EVERY:
+            parser.error(f"no group is called {name}; there are {', '.join(EVERY)}")
     return given
 
 
@@ -128,26 +157,31 @@ def main() -> int:
         if name not in peers:
             print(f"{name} is not installed and left out")
     options = Options(
-        tuple(given.groups) or tuple(GROUPS),
+        tuple(given.groups) or EVERY,
         tuple(given.only),
         given.quick,
         peers,
         given.threads,
         given.sizes,
         given.dtypes,
+        time.monotonic() + 60 * given.minutes,
     )
     described = machine(*dict.fromkeys(PACKAGES[p] for p in peers if p in PACKAGES))
     print(described)
     rows: list[Row] = []
     for group in options.groups:
-        for threads in options.threads:
-            found = list(measured(options, group, threads))
+        single = group in ("loops", "compile", "overhead")
+        for threads in options.threads[:1] if single else options.threads:
+            found = [watched(row) for row in measured(options, group, threads)]
             rows += found
             if found:
                 title = f"{group}, {threads} thread{'s' * (threads > 1)}"
                 report.show(title, found)
+    if options.is_over:
+        print(f"{given.minutes:g} minutes are over: what was not begun is left out")
+    print("\n".join(compilation.over_limits(rows)))
     if given.json:
-        given.json.write_text(report.as_json(described, rows, {}) + "\n")
+        given.json.write_text(report.as_json(described, rows) + "\n")
     if given.against:
         print("\n".join(report.changes(rows, report.load(given.against))))
     return 1 if any(row.fails for row in rows) else 0

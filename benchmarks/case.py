@@ -21,7 +21,7 @@ class Case:
     differentiated. `sizes` and `dtypes` are those of the group where there are none,
     `tiny` is the size in tests. `writes` tells that arguments are changed. `pure` is
     the same program without writes, for all peers; `jax` and `torch` are for what one
-    of them calls differently.
+    of them calls differently. Of a `plain` program the value alone is timed.
     """
 
     function: Callable[..., Any]
@@ -30,6 +30,7 @@ class Case:
     dtypes: tuple[str, ...] = ()
     tiny: int = 24
     writes: bool = False
+    plain: bool = False
     pure: Callable[..., Any] | None = None
     jax: Callable[..., Any] | None = None
     torch: Callable[..., Any] | None = None

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -41,14 +42,21 @@ def threads() -> int:
 def ours(case: Case, args: Args) -> Prepared:
     import retrograde as rg
 
-    both = rg.value_and_grad(rg.compile(case.function), argnums=differentiable(args))
-    return Prepared(partial(both, *args), as_numpy)
+    compiled = rg.compile(case.function)
+    return run(case, args, compiled, rg.value_and_grad)
 
 
 def eager(case: Case, args: Args) -> Prepared:
     import retrograde as rg
 
-    both = rg.value_and_grad(case.function, argnums=differentiable(args))
+    return run(case, args, case.function, rg.value_and_grad)
+
+
+def run(case: Case, args: Args, function: Any, value_and_grad: Any) -> Prepared:
+    """Prepare what takes and returns arrays of NumPy."""
+    if case.plain:
+        return Prepared(partial(function, *args), as_value)
+    both = value_and_grad(function, differentiable(args))
     return Prepared(partial(both, *args), as_numpy)
 
 
@@ -58,9 +66,12 @@ def jax(case: Case, args: Args) -> Prepared:
 
     jax.config.update("jax_enable_x64", True)
     function = rebound(case.form(case.jax), np=jnp)
-    both = jax.jit(jax.value_and_grad(function, argnums=differentiable(args)))
     arrays = [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in args]
-    return Prepared(lambda: jax.block_until_ready(both(*arrays)), as_numpy)
+    if not case.plain:
+        function = jax.value_and_grad(function, argnums=differentiable(args))
+    compiled = jax.jit(function)
+    read = as_value if case.plain else as_numpy
+    return Prepared(lambda: jax.block_until_ready(compiled(*arrays)), read)
 
 
 def torch_program(case: Case) -> Callable[..., Any]:
@@ -88,6 +99,8 @@ def torch(case: Case, args: Args) -> Prepared:
     import torch
 
     function, tensors = torch_program(case), torch_args(args)
+    if case.plain:
+        return Prepared(partial(function, *tensors), as_value)
     wrt = [tensors[k].requires_grad_() for k in differentiable(args)]
 
     def call() -> Any:
@@ -100,15 +113,19 @@ def torch(case: Case, args: Args) -> Prepared:
 def torch_compiled(case: Case, args: Args) -> Prepared:
     import torch
 
+    function, tensors = torch_program(case), torch_args(args)
+    if case.plain:
+        compiled = torch.compile(function, dynamic=True)
+        return Prepared(partial(compiled, *tensors), as_value)
     # Value and gradient in one graph: faster than a compiled value, differentiated.
-    both = torch.func.grad_and_value(torch_program(case), argnums=differentiable(args))
+    both = torch.func.grad_and_value(function, argnums=differentiable(args))
     compiled = torch.compile(both, dynamic=True)
 
     def read(result: Any) -> Computed:
         grads, value = result
         return as_numpy((value, grads))
 
-    return Prepared(partial(compiled, *torch_args(args)), read)
+    return Prepared(partial(compiled, *tensors), read)
 
 
 def autograd(case: Case, args: Args) -> Prepared:
@@ -116,8 +133,7 @@ def autograd(case: Case, args: Args) -> Prepared:
     from autograd import numpy as anp
 
     function = rebound(case.form(), np=anp)
-    both = autograd.value_and_grad(function, argnum=differentiable(args))
-    return Prepared(partial(both, *args), as_numpy)
+    return run(case, args, function, autograd.value_and_grad)
 
 
 def forward(case: Case, args: Args) -> Prepared:
@@ -126,7 +142,7 @@ def forward(case: Case, args: Args) -> Prepared:
     def call() -> Any:
         return case.function(*(copied(args) if case.writes else args))
 
-    return Prepared(call, lambda value: Computed(float(value), None))
+    return Prepared(call, as_value)
 
 
 def copy(case: Case, args: Args) -> Prepared:
@@ -155,6 +171,10 @@ def copy_all(pairs: list[tuple[Any, Any]]) -> None:
         np.copyto(to, x)
 
 
+def as_value(result: Any) -> Computed:
+    return Computed(float(result), None)
+
+
 def as_numpy(result: Any) -> Computed:
     value, grads = result
     return Computed(float(value), tuple(np.asarray(g) for g in grads))
@@ -177,6 +197,11 @@ PACKAGES = {
     "autograd": "autograd",
 }
 PEERS = ("jax", "torch", "torch.compile", "autograd")
+
+
+def load(name: str) -> None:
+    """Import what a framework needs, so that no first run pays for it."""
+    import_module(PACKAGES.get(name, "retrograde"))
 
 
 def is_installed(name: str) -> bool:

@@ -25,6 +25,7 @@ import numpy as np
 import retrograde as rg
 from retrograde.differences import slope
 
+from . import turns
 from .adjoints import HANDS, Hand
 from .measure import (
     RETURN_MEMORY,
@@ -297,6 +298,22 @@ def versus(options: Options) -> Iterator[Versus | Failure]:
                     yield Versus(**{**found, "size": size})
                 except MeasurementError as error:
                     yield Failure(hand.name, size, str(error))
+
+
+def as_row(found: Times | Versus | Failure) -> turns.Row:
+    """Return what `python -m benchmarks` shows; `size` is the product of the sides."""
+    name = f"{found.name}, by hand" if isinstance(found, Versus) else found.name
+    row = turns.Row("loops", name, math.prod(found.size), "float64", 1)
+    match found:
+        case Times():
+            row.seconds |= {"ours": found.gradient, "value": found.forward}
+            row.seconds["numpy"] = found.numpy
+            row.first["ours"] = found.cold
+        case Versus():
+            row.seconds |= {"ours": found.ours, "by hand": found.hand}
+        case Failure():
+            row.errors["ours"] = found.error
+    return row
 
 
 def failures(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .frameworks import PEERS
 from .turns import Row
 
 WIDTH = 140  # columns of a table, also where the terminal has fewer
@@ -16,7 +17,7 @@ CALLS = 3e-5  # seconds: below these, calls are what is measured
 SLOWER = 1.0  # rows below are marked
 MOVED = 0.15  # smallest change that is shown
 
-SHOWN = ("ours", "eager", "jax", "torch", "torch.compile", "autograd", "numpy", "copy")
+SHOWN = ("ours", "value", "by hand", "eager", *PEERS, "numpy", "copy")
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:
@@ -59,7 +60,9 @@ def show(title: str, rows: Sequence[Row]) -> None:
     names = [n for n in SHOWN if any(n in r.seconds or n in r.errors for r in rows)]
     table = Table(title=title, box=None, pad_edge=False, title_justify="left")
     table.add_column("program", no_wrap=True)
-    for name in ("size", "dtype", *names, "best peer/ours", "copy/best", "bound by"):
+    last = ("best peer/ours", "copy/best", "bound by")
+    has_peers = any(row.best for row in rows)
+    for name in ("size", "dtype", *names, *(last if has_peers else ())):
         table.add_column(name, justify="right", no_wrap="/" not in name)
     for row in rows:
         cells = [
@@ -70,9 +73,8 @@ def show(title: str, rows: Sequence[Row]) -> None:
             ratio = f"[red]{ratio} <[/]"
         share = "-" if row.copying is None else f"{row.copying:.2f}"
         short = row.dtype.replace("float", "f")
-        table.add_row(
-            row.program, count(row.size), short, *cells, ratio, share, bound(row)
-        )
+        ends = (ratio, share, bound(row)) if has_peers else ()
+        table.add_row(row.program, count(row.size), short, *cells, *ends)
     console.print(table)
     for line in summary(rows):
         console.print(line, markup=False)
@@ -96,11 +98,10 @@ def summary(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def as_json(machine: str, rows: Sequence[Row], more: dict[str, Any]) -> str:
-    """Return everything that was measured, times to four digits."""
-    return json.dumps(
-        {"machine": machine, "rows": [flat(row) for row in rows], **more}, indent=1
-    )
+def as_json(machine: str, rows: Sequence[Row]) -> str:
+    """Return everything that was measured, times to four digits, a row per line."""
+    lines = ",\n".join(json.dumps(flat(row)) for row in rows)
+    return f'{{"machine": {json.dumps(machine)},\n"rows": [\n{lines}\n]}}'
 
 
 def flat(row: Row) -> dict[str, Any]:

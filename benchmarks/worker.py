@@ -18,7 +18,7 @@ from typing import Any
 
 from .case import Args
 from .checks import digest, reference
-from .frameworks import FRAMEWORKS, Prepared
+from .frameworks import FRAMEWORKS, Prepared, load
 from .groups import find
 from .measure import cpu_seconds
 
@@ -29,6 +29,7 @@ class Worker:
     """The state between two requests: what is timed, and how often at a time."""
 
     def __init__(self, framework: str) -> None:
+        load(framework)
         self.framework = framework
         self.call: Callable[[], Any] | None = None
         self.count = 1
@@ -46,7 +47,6 @@ class Worker:
         summary = digest(args, prepared.read(result))
         del result
         self.call = prepared.call
-        self.call()
         before = time.perf_counter()
         self.call()
         once = max(time.perf_counter() - before, 1e-7)

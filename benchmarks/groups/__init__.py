@@ -1,12 +1,13 @@
 """The groups of programs that are measured against peers."""
 
 from ..case import Case
-from . import elementwise, models, reductions
+from . import elementwise, models, overhead, reductions
 
 GROUPS: dict[str, tuple[Case, ...]] = {
     "elementwise": elementwise.CASES,
     "reductions": reductions.CASES,
     "models": models.CASES,
+    "overhead": overhead.CASES,
 }
 
 SIZES: dict[str, tuple[int, ...]] = {
