@@ -306,11 +306,11 @@ def as_row(found: Times | Versus | Failure) -> turns.Row:
     row = turns.Row("loops", name, math.prod(found.size), "float64", 1)
     match found:
         case Times():
-            row.seconds |= {"ours": found.gradient, "value": found.forward}
+            row.seconds.update(ours=found.gradient, value=found.forward)
             row.seconds["numpy"] = found.numpy
             row.first["ours"] = found.cold
         case Versus():
-            row.seconds |= {"ours": found.ours, "by hand": found.hand}
+            row.seconds.update({"ours": found.ours, "by hand": found.hand})
         case Failure():
             row.errors["ours"] = found.error
     return row

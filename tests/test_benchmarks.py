@@ -1,5 +1,6 @@
 """The programs of `python -m benchmarks` are right, and so is what it says of times."""
 
+import dataclasses
 import math
 from pathlib import Path
 from types import ModuleType
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 
 import retrograde as rg
-from benchmarks import report
+from benchmarks import compilation, report
+from benchmarks.__main__ import Options, parse
 from benchmarks.case import Case, copied, differentiable, rebound
 from benchmarks.checks import Digest, digest, disagreement, problem, reference
 from benchmarks.frameworks import Computed
-from benchmarks.groups import GROUPS
+from benchmarks.groups import GROUPS, find
 from benchmarks.groups.elementwise import black_scholes, chain, normal
-from benchmarks.turns import Row
+from benchmarks.turns import Row, Worker, WorkerError
 from retrograde.differences import jacobians
 from retrograde.ir.errors import UnsupportedError
 
@@ -200,3 +202,69 @@ def test_durations_and_sizes_are_short() -> None:
         "1500",
         "1e7",
     ]
+
+
+# What is measured when.
+
+
+def options(**changed: Any) -> Options:
+    plain = Options((), (), False, (), (1,), (), (), math.inf)
+    return dataclasses.replace(plain, **changed)
+
+
+def test_points_of_a_group() -> None:
+    case = CASES[0]
+    every = list(options().points("elementwise", case, 1))
+    assert every == [
+        (1_000, "float64"),
+        (1_000, "float32"),
+        (100_000, "float64"),
+        (1_000_000, "float64"),
+        (1_000_000, "float32"),
+        (10_000_000, "float64"),
+    ]
+    assert list(options().points("elementwise", case, 2)) == every[3:]
+    quick = list(options(quick=True).points("elementwise", case, 1))
+    assert quick == every[:2]
+    chosen = options(sizes=(500,), dtypes=("float32",))
+    assert list(chosen.points("elementwise", case, 2)) == [(500, "float32")]
+
+
+def test_arguments_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    given = parse(["models", "--sizes", "1e3,2e5", "--threads", "2", "--peers", "jax"])
+    assert (given.groups, given.sizes) == (["models"], (1000, 200_000))
+    assert (given.threads, given.peers) == ((2,), ("jax",))
+    with pytest.raises(SystemExit):
+        parse(["nothing"])
+    assert "no group is called nothing" in capsys.readouterr().err
+
+
+def test_over_limits() -> None:
+    rows = [
+        Row("compile", "ten loops, cold", 0, "", 1, {"ours": 3.0}),
+        Row("compile", "ten loops, warm", 0, "", 1, {"ours": 1.0}),
+        Row("compile", "heat, warm", 0, "", 1, {"ours": 2.0}),
+        Row("compile", "heat, cold", 0, "", 1, {"ours": 20.0}),
+    ]
+    assert compilation.over_limits(rows) == [
+        "ten loops, cold: 3.00 s are over 2 s",
+        "heat, warm: 2.00 s are over 1.2 s",
+    ]
+
+
+def test_batches_of_many_sizes_compile_once() -> None:
+    compilation.compute_batches()
+
+
+def test_a_worker_answers(tmp_path: Path) -> None:
+    worker = Worker("ours", 1, str(tmp_path))
+    try:
+        place = "overhead", "plain_call", 4, "float64"
+        found = worker.ask("prepare", *place, timeout=60)
+        x, y = find("overhead", "plain_call").args(4, "float64")
+        assert math.isclose(found["digest"]["value"], np.sum(x * y + x))
+        assert worker.ask("time", timeout=60)["wall"] > 0
+        with pytest.raises(WorkerError, match="ValueError"):
+            worker.ask("prepare", "overhead", "nothing", 4, "float64", timeout=60)
+    finally:
+        worker.close()
