@@ -2,6 +2,7 @@
 
     python -m benchmarks [GROUP ...] [--only NAME ...] [--quick] [--peers jax,torch]
                          [--threads 1,2] [--json FILE] [--against BASELINE.json]
+                         [--clock cpu]
 
 Every framework runs in a process of its own, per number of threads; the processes take
 turns. A result is held against NumPy's float64 value and against differences before its
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, takewhile
 from pathlib import Path
 
 from . import compilation, loops, report
@@ -23,8 +25,10 @@ from .measure import machine
 from .turns import Budget, Row, Turns, WorkerError
 
 EVERY = (*GROUPS, "loops", "compile")
-BUDGET = Budget(0.6, 120.0)
-QUICK = Budget(0.05, 60.0)
+SECONDS, TIMEOUT = 0.6, 120.0  # of a row, and of one answer
+QUICK_SECONDS, QUICK_TIMEOUT = 0.05, 60.0
+QUICK_PEERS = ("jax", "torch")  # without --peers: the others take long to start
+QUICK_LOOPS = ("seidel_2d", "cholesky", "trisolv", "heat_3d", "kalman")
 QUICK_SIZE = 1_000  # the largest that is measured quickly
 LARGE = 1_000_000  # float32 up to here, several threads from here
 MINUTES = 38.0
@@ -41,15 +45,17 @@ class Options:
     threads: tuple[int, ...]
     sizes: tuple[int, ...]
     dtypes: tuple[str, ...]
+    clock: str
     until: float
 
     @property
     def budget(self) -> Budget:
-        return QUICK if self.quick else BUDGET
+        if self.quick:
+            return Budget(QUICK_SECONDS, QUICK_TIMEOUT, self.clock)
+        return Budget(SECONDS, TIMEOUT, self.clock)
 
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() > self.until
+    def is_in_time(self, _: Row) -> bool:
+        return time.monotonic() < self.until
 
     def wants(self, name: str) -> bool:
         return not self.only or name in self.only
@@ -62,6 +68,8 @@ class Options:
         if self.quick:
             sizes = [size for size in every if size <= QUICK_SIZE] or [every[0]]
         narrow = [size for size in sizes if size <= LARGE][::-2]
+        if self.quick:
+            narrow = []
         for size in self.sizes or sizes:
             for dtype in self.dtypes or case.dtypes or ("float64", "float32"):
                 if dtype == "float64" or self.sizes or size in narrow:
@@ -77,8 +85,6 @@ def of_cases(options: Options, group: str, threads: int) -> Iterator[Row]:
             if not options.wants(case.name):
                 continue
             for size, dtype in options.points(group, case, threads):
-                if options.is_over:
-                    return
                 try:
                     yield turns.measure(group, case, size, dtype)
                 except WorkerError as error:
@@ -89,8 +95,9 @@ def of_cases(options: Options, group: str, threads: int) -> Iterator[Row]:
 
 def of_loops(options: Options) -> Iterator[Row]:
     """Measure loop programs, and their gradients against those written by hand."""
-    wanted = loops.Options(options.only, options.quick, options.budget.timeout)
-    for found in (*loops.measured(wanted), *loops.versus(wanted)):
+    only = options.only or (QUICK_LOOPS if options.quick else ())
+    wanted = loops.Options(only, options.quick, options.budget.timeout)
+    for found in chain(loops.measured(wanted), loops.versus(wanted)):
         yield loops.as_row(found)
 
 
@@ -131,10 +138,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(EVERY))
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="small sizes, few runs")
-    parser.add_argument("--peers", type=words, default=PEERS, metavar="NAMES")
+    parser.add_argument("--peers", type=words, metavar="NAMES")
     parser.add_argument("--threads", type=numbers, default=(1, 2), metavar="COUNTS")
     parser.add_argument("--sizes", type=numbers, default=(), metavar="SIZES")
     parser.add_argument("--dtypes", type=words, default=(), metavar="NAMES")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="whose times count"
+    )
     parser.add_argument(
         "--minutes", type=float, default=MINUTES, help="start no row after so many"
     )
@@ -143,6 +153,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--against", type=Path, metavar="FILE", help="show what moved since this JSON"
     )
     given = parser.parse_args(arguments)
+    given.peers = given.peers or (QUICK_PEERS if given.quick else PEERS)
     for name in given.groups:
         if name not in EVERY:
             parser.error(f"no group is called {name}; there are {', '.join(EVERY)}")
@@ -164,6 +175,7 @@ def main() -> int:
         given.threads,
         given.sizes,
         given.dtypes,
+        given.clock,
         time.monotonic() + 60 * given.minutes,
     )
     described = machine(*dict.fromkeys(PACKAGES[p] for p in peers if p in PACKAGES))
@@ -172,12 +184,13 @@ def main() -> int:
     for group in options.groups:
         single = group in ("loops", "compile", "overhead")
         for threads in options.threads[:1] if single else options.threads:
-            found = [watched(row) for row in measured(options, group, threads)]
+            in_time = takewhile(options.is_in_time, measured(options, group, threads))
+            found = [watched(row) for row in in_time]
             rows += found
             if found:
                 title = f"{group}, {threads} thread{'s' * (threads > 1)}"
                 report.show(title, found)
-    if options.is_over:
+    if time.monotonic() > options.until:
         print(f"{given.minutes:g} minutes are over: what was not begun is left out")
     print("\n".join(compilation.over_limits(rows)))
     if given.json:

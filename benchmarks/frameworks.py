@@ -113,6 +113,7 @@ def torch(case: Case, args: Args) -> Prepared:
 def torch_compiled(case: Case, args: Args) -> Prepared:
     import torch
 
+    torch.compiler.reset()  # after eight programs it would compile no more
     function, tensors = torch_program(case), torch_args(args)
     if case.plain:
         compiled = torch.compile(function, dynamic=True)

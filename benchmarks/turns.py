@@ -148,10 +148,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Seconds: for the batches of one row, and for one answer at most."""
+    """Seconds: for the batches of one row, and for one answer at most.
+
+    `clock` is the one whose times count: "wall", or "cpu" where other programs run.
+    """
 
     seconds: float
     timeout: float
+    clock: str = "wall"
 
 
 class Turns:
@@ -222,8 +226,7 @@ class Turns:
                     row.errors["ours"] = f"{name}: {text}"
 
     def time(self, names: list[str], row: Row) -> None:
-        walls: dict[str, list[float]] = {name: [] for name in names}
-        cpus: dict[str, list[float]] = {name: [] for name in names}
+        known: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         start, rounds = time.perf_counter(), 0
         while names and (
             rounds < ROUNDS or time.perf_counter() - start < self.budget.seconds
@@ -231,8 +234,8 @@ class Turns:
             rounds += 1
             for name in names:
                 found = self.workers[name].ask("time", timeout=self.budget.timeout)
-                walls[name].append(found["wall"])
-                cpus[name].append(found["cpu"])
-        for name in names:
-            row.seconds[name] = statistics.median(walls[name])
-            row.cpu[name] = sum(cpus[name]) / sum(walls[name])
+                known[name].append(found)
+        for name, times in known.items():
+            row.seconds[name] = statistics.median(t[self.budget.clock] for t in times)
+            wall, cpu = (sum(t[clock] for t in times) for clock in ("wall", "cpu"))
+            row.cpu[name] = cpu / wall
