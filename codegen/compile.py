@@ -125,7 +125,7 @@ def _show_source(key: str, source: str) -> str:
     """Make the source known to tracebacks, and to people; return its file name."""
     filename = f"<retrograde {key[:16]}>"
     target = cache.path(key, SOURCE)
-    if target is not None and (target.exists() or cache.write(target, source.encode())):
+    if target is not None and cache.keep(target, source.encode()):
         filename = str(target)
     linecache.cache[filename] = (
         len(source),
@@ -246,8 +246,12 @@ def compile_entry(
         result = _load(key)
         loaded = result is not None
         if not loaded:
-            result = _compile(module, entry, signature, contract, kernel)
-            _save(key, result)
+            with cache.alone(key, "native"):
+                result = _load(key)  # another process may have made it meanwhile
+                loaded = result is not None
+                if not loaded:
+                    result = _compile(module, entry, signature, contract, kernel)
+                    _save(key, result)
         _count(**{"loaded" if loaded else "compiled": 1})
         compiled = Compiled(result.entry_point, source, filename, loaded, result)
         _entries[key] = compiled

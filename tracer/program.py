@@ -137,16 +137,17 @@ class Program:
         `symbols` are the sizes of the call, which decide how a memory limit is kept.
         Second derivatives are those of that program. Nothing is updated by it.
         """
-        variants = self._vjps.setdefault((wrt, cotangents), [])
-        for facts, program in variants:
-            if all(dims.evaluate(e, symbols) >= 0 for e in facts):
-                return program
-        func = vectorized(without_checks(self.func))
-        sizes, limit = Known(symbols), self.memory_limit
-        joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
-        program = Program(only_results(joint, len(self.func.results)), limit)
-        variants.append((tuple(sizes.facts), program))
-        return program
+        with _BUILDING:
+            variants = self._vjps.setdefault((wrt, cotangents), [])
+            for facts, program in variants:
+                if all(dims.evaluate(e, symbols) >= 0 for e in facts):
+                    return program
+            func = vectorized(without_checks(self.func))
+            sizes, limit = Known(symbols), self.memory_limit
+            joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
+            program = Program(only_results(joint, len(self.func.results)), limit)
+            variants.append((tuple(sizes.facts), program))
+            return program
 
 
 def without_checks(f: Func) -> Func:
