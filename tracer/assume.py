@@ -587,7 +587,7 @@ class TraceInt(SymInt):
         """Return self; one that may be negative is checked where the program runs."""
         if not self.is_open or self.trace.assumptions.decide(self.dim):
             return self
-        return self.trace.as_size(self.dim)
+        return self.trace.integers.size(self.dim)
 
     def as_index(self, size: Any) -> Any:
         """Return a literal index where it is in range, else a value that is checked."""
@@ -596,10 +596,10 @@ class TraceInt(SymInt):
         assert n is not None
         inside = known.decide(self.dim)
         if inside is None:
-            return self.trace.computed(self.dim)
+            return self.trace.integers.computed(self.dim)
         at = self.dim if inside else dims.add(self.dim, n)
         if not inside and known.decide(at) is None:
-            return self.trace.computed(self.dim)
+            return self.trace.integers.computed(self.dim)
         if known.decide(dims.add(dims.add(n, dims.mul(at, -1)), -1)):
             if known.decide(at):
                 return self._compute(at)
@@ -609,7 +609,7 @@ class TraceInt(SymInt):
                 f"size {known.value(n)}",
                 location=user_location(),
             )
-        return self.trace.computed(self.dim)
+        return self.trace.integers.computed(self.dim)
 
     def from_end(self, size: Any) -> Any:
         known, n = self.trace.assumptions, dim_of(size)

@@ -212,7 +212,7 @@ class _Loop:
                     facts.append(lambda s: dims.add(s, dims.mul(first, -1)))
                 if falls:
                     facts.append(lambda s: dims.add(first, dims.mul(s, -1)))
-                return self.trace.as_int(t, [name], *facts)
+                return self.trace.integers.of(t, [name], *facts)
         raise AssertionError(leaf)
 
     def _param(self, want: Type, x: Any, name: str) -> Value:
@@ -427,7 +427,7 @@ class _Loop:
                     facts.append(lambda s: dims.add(s, dims.mul(low, -1)))
                 if falls:
                     facts.append(lambda s: dims.add(high, dims.mul(s, -1)))
-                return self.trace.as_int(next(given), "cdefghij", *facts)
+                return self.trace.integers.of(next(given), "cdefghij", *facts)
         return next(given)
 
 
@@ -511,7 +511,7 @@ class ForLoop(_Loop):
         attrs = {"index": self.index, "start": self.start, "stop": self.stop, "step": 1}
         types, hints = [p.type for p in params], [p.name for p in params]
         results = trace.control(OPS["for"], inits, attrs, [block], types, hints)
-        trace.kept |= shared.outside(inits, results)
+        trace.mutations.kept |= shared.outside(inits, results)
         ended = self._targets_after(after)
         self.finish(results, after, self.trips)
         self._bind(ended)
