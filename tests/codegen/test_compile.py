@@ -144,11 +144,11 @@ def test_key_depends_on_versions(
     owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     key = key_of(POINTWISE, "entry", POINTWISE_SIGNATURE, False)
-    codegen._surroundings.cache_clear()
+    codegen.surroundings.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, "0.0")
         other = key_of(POINTWISE, "entry", POINTWISE_SIGNATURE, False)
-    codegen._surroundings.cache_clear()
+    codegen.surroundings.cache_clear()
     assert key != other
     assert key == key_of(POINTWISE, "entry", POINTWISE_SIGNATURE, False)
 
