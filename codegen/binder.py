@@ -6,7 +6,7 @@ arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,34 +14,17 @@ import numba
 import numpy as np
 
 from ..ir import dims
-from ..ir.dims import Dim, Symbol
+from ..ir.dims import Symbol
 from ..ir.errors import MutationError
 from ..ir.types import DType
 from ..runtime.pool import Results
 from .compile import compile_entry
 from .emit import Emitter, arena_slots, dim_text, late_symbols, name_of
-from .nests import Buffer, Program, Reg, Result, listing
+from .nests import Buffer, Failure, Program, Reg, Result, listing
+from .recipe import Caller, Given, Recipe, written
 from .rows import LINES, ROWS
 
 C_ALIGNED, WRITEABLE = 0x101, 0x400  # bits of `flags.num`
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """The memory that a kernel takes out for a call: tapes and other temporaries.
-
-    Called as the kernel is, it returns the number of bytes. What only the run can size
-    is not part of it.
-    """
-
-    parts: tuple[Dim, ...]
-    sizes: tuple[tuple[Symbol, int, int], ...]
-    symbols: tuple[Symbol, ...]
-
-    def __call__(self, args: Sequence[Any], symbols: Sequence[int] = ()) -> int:
-        values = dict(zip(self.symbols, symbols, strict=True))
-        values.update((s, args[k].shape[axis]) for s, k, axis in self.sizes)
-        return sum(dims.evaluate(d, values) for d in self.parts)
 
 
 @dataclass(slots=True)
@@ -51,46 +34,62 @@ class Kernel:
     Called with arguments in the order of its parameters and values of its symbols, it
     returns the list of results. Dtypes, numbers of dimensions and sizes must fit: the
     caller has checked them. Parameters that the Func updates are written when nothing
-    can fail any more.
+    can fail any more. `scratch`, called as the kernel is, returns how many bytes of
+    memory it takes out for a call: tapes and other temporaries, but for those that only
+    the run can size.
     """
 
     name: str
     source: str
     nests: str
     call: Callable[[Sequence[Any], Sequence[int]], list[Any]]
-    scratch: Scratch
-    checks: tuple[str, ...] = ()
-    compiled: Any = field(default=None, repr=False)
+    scratch: Callable[[Sequence[Any], Sequence[int]], int]
+    compiled: Any = field(repr=False)
+    caller: Caller = field(repr=False)
+    space: dict[str, Any] = field(repr=False)  # what the caller's text names
 
     def __call__(self, args: Sequence[Any], symbols: Sequence[int] = ()) -> list[Any]:
         return self.call(args, symbols)
 
 
-def numba_type(dtype: DType) -> Any:
-    return numba.from_dtype(dtype)
+def _updated(p: Program) -> set[int]:
+    return {r.updates for r in p.results if r.updates is not None}
 
 
-def signature(p: Program, ndims: Sequence[int]) -> tuple[Any, ...]:
-    """Return the Numba types of the entry's arguments."""
-    types: Any = numba.types
-    written = {r.updates for r in p.results}
-    out = []
+def signature(p: Program, ndims: Sequence[int]) -> tuple[Given, ...]:
+    """Return the types of the entry's arguments."""
+    updated = _updated(p)
+    out: list[Given] = []
     for k, x in enumerate(p.params):
-        t = numba_type(x.dtype)
         if isinstance(x, Buffer):
             layout = "A" if k in p.layouts else "C"
-            t = types.Array(t, ndims[k], layout, readonly=k not in written)
-        out.append(t)
-    out += [types.int64] * len(p.symbols)
+            out.append((x.dtype.name, ndims[k], layout, k not in updated))
+        else:
+            out.append((x.dtype.name,))
+    out += [("int64",)] * len(p.symbols)
     ndim = {r.what: len(r.shape) for r in p.results if isinstance(r.what, Buffer)}
     for b in p.buffers:
         if b.place == "result":
-            out.append(types.Array(numba_type(b.dtype), ndim[b], "C"))
+            out.append((b.dtype.name, ndim[b], "C", False))
     for b, _ in p.constants:
-        out.append(types.Array(numba_type(b.dtype), 1, "C", readonly=True))
+        out.append((b.dtype.name, 1, "C", True))
     if any(b.place == "arena" for b in p.buffers):
-        out.append(types.Array(types.uint8, 1, "C"))
+        out.append(("uint8", 1, "C", False))
     return tuple(out)
+
+
+def numba_type(given: Given) -> Any:
+    """Return the Numba type of an argument.
+
+    >>> numba_type(("float64", 2, "C", True)), numba_type(("int64",))
+    (Array(float64, 2, 'C', True, aligned=True), int64)
+    """
+    types: Any = numba.types
+    t = numba.from_dtype(np.dtype(given[0]))
+    if len(given) == 1:
+        return t
+    _, ndim, layout, readonly = given
+    return types.Array(t, ndim, layout, readonly=readonly)
 
 
 def normal(x: Any, dtype: DType) -> Any:
@@ -145,31 +144,53 @@ class Arena:
 
 def bind(p: Program, ndims: Sequence[int]) -> Kernel:
     """Compile a program and generate the function that calls it."""
+    return assemble(describe(p, ndims))
+
+
+def describe(p: Program, ndims: Sequence[int]) -> Recipe:
+    """Print a program, and the function that calls it."""
     emitter = Emitter(p)
     source = emitter.source()
-    types = signature(p, ndims)
-    blas = emitter.uses_blas
-    compiled = compile_entry(source, "entry", types, uses_blas=blas, kernel=True)
+    return Recipe(
+        name=p.name,
+        source=source,
+        signature=signature(p, ndims),
+        uses_blas=emitter.uses_blas,
+        caller=_caller(p),
+        constants=tuple(data for _, data in p.constants),
+        failures=tuple(p.failures),
+        nests=listing(p),
+    )
+
+
+def assemble(r: Recipe) -> Kernel:
+    """Compile or load the native code of a kernel, and the function that calls it."""
+    types = tuple(map(numba_type, r.signature))
+    compiled = compile_entry(
+        r.source, "entry", types, uses_blas=r.uses_blas, kernel=True
+    )
     space: dict[str, Any] = {
         "entry": compiled.call,
         "array": np.array,
+        "ndarray": np.ndarray,
+        "dtype": np.dtype,
         "normal": normal,
         ROWS: in_rows,
         LINES: in_lines,
-        "fail": _failing(p),
+        "Arena": Arena,
+        "Results": Results,
+        "constants": r.constants,
+        "fail": _failing(r.failures),
         "read_only": _read_only,
     }
-    text = "\n".join(_caller(p, space))
-    exec(compile(text, f"<call of {p.name}>", "exec"), space)
-    checks = tuple(f.message for f in p.failures)
-    parts = tuple(size for size, _ in arena_slots(p))
-    scratch = Scratch(parts, tuple(p.sizes), tuple(p.symbols))
-    return Kernel(p.name, source, listing(p), space["call"], scratch, checks, compiled)
+    exec(compile(written(r.caller), f"<call of {r.name}>", "exec"), space)
+    call, scratch = space["call"], space["scratch"]
+    return Kernel(r.name, r.source, r.nests, call, scratch, compiled, r.caller, space)
 
 
-def _failing(p: Program) -> Callable[[int], None]:
+def _failing(failures: Sequence[Failure]) -> Callable[[int], None]:
     def fail(code: int) -> None:
-        f = p.failures[code - 1]
+        f = failures[code - 1]
         more: dict[str, Any] = dict(f.more)
         raise f.error(f.message, location=f.location, rule=f.rule, **more)
 
@@ -183,93 +204,101 @@ def _read_only(k: int) -> None:
     )
 
 
-def _caller(p: Program, space: dict[str, Any]) -> list[str]:
-    """Write the lines of `call(args, symbols)`."""
-    lines = ["def call(args, symbols):"]
-    add = lines.append
+def _caller(p: Program) -> Caller:
+    """Write the function that calls the entry."""
+    dtypes: dict[str, None] = {}
+    setup: list[str] = []
+
+    def dtype(d: DType) -> str:
+        dtypes.setdefault(d.name)
+        return f"dtype_{d.name}"
+
+    updated = _updated(p)
+    arrays = [k for k, x in enumerate(p.params) if isinstance(x, Buffer)]
     names = [f"a{k}" for k in range(len(p.params))]
-    if names:
-        add(f"    {', '.join(names)}, = args")
     symbols = [name_of(s) for s in p.symbols]
-    if symbols:
-        add(f"    {', '.join(symbols)}, = symbols")
-    written = {r.updates for r in p.results if r.updates is not None}
-    given = {}
-    for k, x in enumerate(p.params):
-        if not isinstance(x, Buffer):
-            continue
-        d = _dtype(x.dtype, space)
-        array = f"type(a{k}) is not ndarray or " if _may_be_scalar(p, k) else ""
-        space["ndarray"] = np.ndarray
-        if k in written:
-            given[k] = f"g{k}"
-            add(f"    g{k} = a{k}")
-            add(f"    if not a{k}.flags.num & {WRITEABLE}:")
-            add(f"        read_only({k})")
-        add(
-            f"    if {array}a{k}.dtype is not {d} or "
-            f"a{k}.flags.num & {C_ALIGNED} != {C_ALIGNED}:"
-        )
-        add(f"        a{k} = {p.layouts.get(k, 'normal')}(a{k}, {d})")
-    for line in _sizes(p):
-        add(f"    {line}")
     call = [*names, *symbols]
+    body: list[str] = []
+    allocated = []
     for b in p.buffers:
         if b.place == "result":
             r = next(r for r in p.results if r.what is b)
-            shape = ", ".join(map(dim_text, r.shape))
-            space[f"empty_{b.name}"] = Results().empty
-            add(f"    {b.name} = empty_{b.name}(({shape},), {_dtype(b.dtype, space)})")
+            shape = f"({''.join(f'{dim_text(d)}, ' for d in r.shape)})"
+            setup.append(f"empty_{b.name} = Results().empty")
+            body.append(f"{b.name} = empty_{b.name}({shape}, {dtype(b.dtype)})")
+            allocated.append((b.name, b.dtype.name, shape))
             call.append(b.name)
-    for b, data in p.constants:
-        space[f"data_{b.name}"] = data
+    for k, (b, _) in enumerate(p.constants):
+        setup.append(f"data_{b.name} = constants[{k}]")
         call.append(f"data_{b.name}")
-    slots = arena_slots(p)
+    slots = [dim_text(size) for size, _ in arena_slots(p)]
     if slots:
-        arena = Arena()
-        space["take"], space["give"] = arena.take, arena.free.append
-        add(f"    arena = take({' + '.join(dim_text(s) for s, _ in slots)})")
+        setup += ["arenas = Arena()", "take, give = arenas.take, arenas.free.append"]
+        body.append(f"arena = take({' + '.join(slots)})")
         call.append("arena")
-    _returns(p, space, call, bool(slots), add)
-    for k, name in given.items():
-        add(f"    if {name} is not a{k}:")
-        add(f"        {name}[...] = a{k}")
-    shown = [_shown(r, space) for r in p.results]
-    add(f"    return [{', '.join(shown)}]")
-    return lines
+    body += _entered(p, call, bool(slots))
+    tail = []
+    for k in sorted(updated):
+        tail += [f"if g{k} is not a{k}:", f"    g{k}[...] = a{k}"]
+    head = [line for k in arrays for line in _fitting(p, k, k in updated, dtype)]
+    results = [_shown(r, dtype) for r in p.results]
+    return Caller(
+        params=tuple(names),
+        symbols=tuple(symbols),
+        arrays=tuple(arrays),
+        written=tuple(sorted(updated)),
+        sizes=tuple(_sizes(p)),
+        allocated=tuple(allocated),
+        setup=(*(_types(d) for d in dtypes), *setup),
+        head=tuple(head),
+        body=tuple(body),
+        tail=tuple(tail),
+        results=tuple(results),
+        scratch=" + ".join(slots) or "0",
+    )
 
 
-def _returns(
-    p: Program, space: dict[str, Any], call: list[str], arena: bool, add: Any
-) -> None:
+def _types(name: str) -> str:
+    return f"dtype_{name} = dtype({name!r}); scalar_{name} = dtype_{name}.type"
+
+
+def _fitting(
+    p: Program, k: int, updated: bool, dtype: Callable[[DType], str]
+) -> Iterator[str]:
+    """Write how an argument is made to fit: copied, if the kernel cannot read it."""
+    b = p.params[k]
+    d = dtype(b.dtype)
+    if updated:
+        yield f"g{k} = a{k}"
+        yield f"if not a{k}.flags.num & {WRITEABLE}:"
+        yield f"    read_only({k})"
+    scalar = isinstance(b, Buffer) and b.size == 1
+    array = f"type(a{k}) is not ndarray or " if scalar else ""
+    yield (
+        f"if {array}a{k}.dtype is not {d} or "
+        f"a{k}.flags.num & {C_ALIGNED} != {C_ALIGNED}:"
+    )
+    yield f"    a{k} = {p.layouts.get(k, 'normal')}(a{k}, {d})"
+
+
+def _entered(p: Program, call: Sequence[str], arena: bool) -> Iterator[str]:
+    """Write the call of the entry."""
     extra = [
         r.what.name
         for r in p.results
         if isinstance(r.what, Reg) or r.what.place == "local"
     ]
     extra += [name_of(s) for s in late_symbols(p)]
-    status = ", ".join(["status", *extra])
-    add(f"    {status} = entry({', '.join(call)})")
+    yield f"{', '.join(['status', *extra])} = entry({', '.join(call)})"
     if arena:
-        add("    give(arena)")
+        yield "give(arena)"
     if p.failures:
-        add("    if status:")
-        add("        fail(status)")
+        yield "if status:"
+        yield "    fail(status)"
 
 
-def _may_be_scalar(p: Program, k: int) -> bool:
-    b = p.params[k]
-    return isinstance(b, Buffer) and b.size == 1
-
-
-def _dtype(dtype: DType, space: dict[str, Any]) -> str:
-    name = f"dtype_{dtype.name}"
-    space[name] = dtype
-    return name
-
-
-def _sizes(p: Program) -> list[str]:
-    """Read the sizes that results or scratch memory depend on."""
+def _sizes(p: Program) -> list[tuple[str, int, int]]:
+    """Return the sizes that results or scratch memory depend on."""
     needed: set[Symbol] = set()
     for r in p.results:
         if isinstance(r.what, Buffer) and r.what.place in ("result", "local"):
@@ -277,12 +306,10 @@ def _sizes(p: Program) -> list[str]:
                 needed |= dims.symbols_of(d)
     for size, _ in arena_slots(p):
         needed |= dims.symbols_of(size)
-    return [
-        f"{name_of(s)} = a{k}.shape[{axis}]" for s, k, axis in p.sizes if s in needed
-    ]
+    return [(name_of(s), k, axis) for s, k, axis in p.sizes if s in needed]
 
 
-def _shown(r: Result, space: dict[str, Any]) -> str:
+def _shown(r: Result, dtype: Callable[[DType], str]) -> str:
     """Return the expression of a result."""
     if r.updates is not None:
         return f"g{r.updates}"
@@ -295,8 +322,5 @@ def _shown(r: Result, space: dict[str, Any]) -> str:
     name = r.what.name
     if r.weak:
         return name
-    d = _dtype(r.dtype, space)
-    if r.scalar:
-        space[f"scalar_{r.dtype.name}"] = r.dtype.type
-        return f"scalar_{r.dtype.name}({name})"
-    return f"array({name}, {d})"
+    d = dtype(r.dtype)
+    return f"scalar_{r.dtype.name}({name})" if r.scalar else f"array({name}, {d})"

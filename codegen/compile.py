@@ -97,7 +97,7 @@ def _count(**more: int) -> None:
 
 
 @functools.cache
-def _surroundings() -> str:
+def surroundings() -> str:
     """Describe everything but the source that native code depends on."""
     codegen = _registry.cpu_target.target_context.codegen()
     # Whatever generated code may call is part of it, imported here or not.
@@ -117,7 +117,7 @@ def key_of(
     kernel: bool = False,
 ) -> str:
     """Return the key of native code: equal keys mean interchangeable code."""
-    parts = (source, entry, repr(signature), repr((contract, kernel)), _surroundings())
+    parts = (source, entry, repr(signature), repr((contract, kernel)), surroundings())
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -125,7 +125,7 @@ def _show_source(key: str, source: str) -> str:
     """Make the source known to tracebacks, and to people; return its file name."""
     filename = f"<retrograde {key[:16]}>"
     target = cache.path(key, SOURCE)
-    if target is not None and (target.exists() or cache.write(target, source.encode())):
+    if target is not None and cache.keep(target, source.encode()):
         filename = str(target)
     linecache.cache[filename] = (
         len(source),
@@ -136,11 +136,16 @@ def _show_source(key: str, source: str) -> str:
     return filename
 
 
-def _module(key: str, source: str, filename: str, entry: str | None) -> ModuleType:
-    """Make a module of source; `entry` is a kernel, of which it holds the syntax."""
+def _module(key: str, filename: str) -> ModuleType:
+    """Make the module that native code is of; only compiling it takes its source."""
     module = ModuleType(f"_retrograde_{key}")
     module.__file__ = filename
     sys.modules[module.__name__] = module
+    return module
+
+
+def _fill(module: ModuleType, source: str, filename: str, entry: str | None) -> None:
+    """Run the source of a module; `entry` is a kernel, of which it gets the syntax."""
     try:
         if entry is None:
             exec(compile(source, filename, "exec"), vars(module))
@@ -151,7 +156,6 @@ def _module(key: str, source: str, filename: str, entry: str | None) -> ModuleTy
     except BaseException:
         del sys.modules[module.__name__]
         raise
-    return module
 
 
 def _options(contract: bool) -> dict[str, Any]:
@@ -242,12 +246,17 @@ def compile_entry(
         if uses_blas:
             blas.register()
         filename = _show_source(key, source)
-        module = _module(key, source, filename, entry if kernel else None)
+        module = _module(key, filename)
         result = _load(key)
         loaded = result is not None
         if not loaded:
-            result = _compile(module, entry, signature, contract, kernel)
-            _save(key, result)
+            with cache.alone(key, "native"):
+                result = _load(key)  # another process may have made it meanwhile
+                loaded = result is not None
+                if not loaded:
+                    _fill(module, source, filename, entry if kernel else None)
+                    result = _compile(module, entry, signature, contract, kernel)
+                    _save(key, result)
         _count(**{"loaded" if loaded else "compiled": 1})
         compiled = Compiled(result.entry_point, source, filename, loaded, result)
         _entries[key] = compiled

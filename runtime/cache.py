@@ -2,8 +2,9 @@
 
 Entries hold native code and pickles, so whoever can write them can run code as the
 user. The folder is made with mode 0700, and one that belongs to another user or that
-others may write is not used. An entry begins with the digest of the rest: one that was
-cut short or damaged is taken for absent.
+others may write is not used, nor is such an entry. An entry begins with the digest of
+its name and the rest: one that was cut short, damaged or put under another name is
+taken for absent, and written anew.
 
 Note [size]
 Entries may take `env.cache_limit()` bytes. Reading an entry sets its time; when storing
@@ -21,12 +22,13 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import env
+from . import env, locks
 
-VERSION = "v1"  # of the layout of this folder
+VERSION = "v2"  # of the layout of this folder
 DIGEST = hashlib.sha256().digest_size
 KEPT = 3 / 4  # of the limit, after entries were removed
 LOOKS = 16
+OPEN = "others may write there"
 _refused: set[Path] = set()
 _written: dict[Path, int] = {}  # bytes since the folder was looked through
 
@@ -53,14 +55,16 @@ def location() -> Path:
 
 def problem(folder: Path) -> str:
     """Return why a folder is not trusted, or an empty string."""
+    reason = _distrust(folder.stat())
+    return f"{reason} (chmod 700 {folder})" if reason == OPEN else reason
+
+
+def _distrust(status: os.stat_result) -> str:
     if not hasattr(os, "getuid"):
         return ""  # Windows: the user's profile is protected by its own rules
-    status = folder.stat()
     if status.st_uid != os.getuid():
         return "it belongs to another user"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may write there (chmod 700 {folder})"
-    return ""
+    return OPEN if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def _make(place: Path) -> None:
@@ -125,12 +129,22 @@ def write(target: Path, data: bytes) -> bool:
     return True
 
 
+def keep(target: Path, data: bytes) -> bool:
+    """Write a file that does not hold just this; tell whether it does now."""
+    try:
+        if target.read_bytes() == data:
+            return True
+    except OSError:
+        pass  # absent
+    return write(target, data)
+
+
 def store(key: str, suffix: str, data: bytes) -> bool:
     """Store an entry with its digest; tell whether it was stored."""
     target = path(key, suffix)
     if target is None:
         return False
-    stored = write(target, hashlib.sha256(data).digest() + data)
+    stored = write(target, _digest(target, data) + data)
     if stored:
         _account(target.parents[1], DIGEST + len(data))
     return stored
@@ -174,13 +188,29 @@ def fetch(key: str, suffix: str) -> bytes | None:
     if target is None:
         return None
     try:
-        whole = target.read_bytes()
+        with target.open("rb") as file:
+            if _distrust(os.fstat(file.fileno())):
+                return None
+            whole = file.read()
     except OSError:
+        return None
+    data = whole[DIGEST:]
+    if whole[:DIGEST] != _digest(target, data):
         return None
     with contextlib.suppress(OSError):  # of another process, or read-only
         os.utime(target)  # used now: see Note [size]
-    data = whole[DIGEST:]
-    return data if whole[:DIGEST] == hashlib.sha256(data).digest() else None
+    return data
+
+
+def _digest(target: Path, data: bytes) -> bytes:
+    return hashlib.sha256(target.name.encode() + b"\0" + data).digest()
+
+
+def alone(key: str, kind: str) -> contextlib.AbstractContextManager[bool]:
+    """Hold the lock under which the entries of a key are made; see `locks`."""
+    base = folder()
+    file = base / VERSION / "locks" / f"{kind}-{key[:2]}" if base else None
+    return locks.held(file)
 
 
 def discard(key: str, suffix: str) -> None:
@@ -197,7 +227,7 @@ def _files() -> list[Path]:
     base = folder()
     if base is None or not (base / VERSION).is_dir():
         return []
-    return [file for file in (base / VERSION).glob("*/*") if file.is_file()]
+    return [file for file in (base / VERSION).glob("??/*") if file.is_file()]
 
 
 def info() -> Info:

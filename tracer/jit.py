@@ -218,6 +218,9 @@ class Compiled:
     ) -> tuple[Specialisation, list[Any], dict[Symbol, int]] | None:
         """Capture the function; None where its computed values want too much."""
         with LOCK:
+            ready = self._find(key, leaves, failed)
+            if ready is not None:
+                return ready  # another thread made it meanwhile
             specs = self._specialisations.setdefault(key, [])
             if key in self._unsettled:
                 return None

@@ -15,12 +15,14 @@ from ..ir.dims import Expr, Symbol
 from ..ir.errors import RetrogradeError
 from ..ir.func import Func, walk
 from ..ir.op import Kind
+from ..ir.text import show
 from ..passes import manager
 from ..passes.activity import declares_derivative
 from ..passes.limit import Known, limited_vjp
-from ..runtime import env
+from ..runtime import cache, env
 from .location import user_location
 
+TEXT = (bool, int, float, complex, str, np.dtype, Expr, Symbol)
 STAGES = (*manager.PIPELINES["optimize"], "vectorize", *manager.PIPELINES["lower"])
 
 
@@ -97,17 +99,25 @@ class Program:
         return self._kernel
 
     def _build(self) -> Callable[..., list[Any]]:
-        f = self.optimised()
         if env.interp():
-            return _Interpreter(f)
+            return _Interpreter(self.optimised())
+        key = _key(self.func)
         try:
-            kernel = codegen.build(f, name=f.name)
+            if key is None:
+                kernel = codegen.build(self.optimised())
+            else:
+                kernel = codegen.saved(key) or self._make(key)
         except RetrogradeError as error:
             error.location = error.location or user_location()
             raise
         if env.dump() in ("all", "source"):
             print(kernel.source)
         return kernel
+
+    def _make(self, key: str) -> Any:
+        with cache.alone(key, "recipe"):
+            found = codegen.saved(key)  # another process may have made it meanwhile
+            return found or codegen.build(self.optimised(), key=key)
 
     def builds(self) -> tuple[int, int]:
         """Return how many kernels were compiled, and how many came from the disk."""
@@ -137,16 +147,38 @@ class Program:
         `symbols` are the sizes of the call, which decide how a memory limit is kept.
         Second derivatives are those of that program. Nothing is updated by it.
         """
-        variants = self._vjps.setdefault((wrt, cotangents), [])
-        for facts, program in variants:
-            if all(dims.evaluate(e, symbols) >= 0 for e in facts):
-                return program
-        func = vectorized(without_checks(self.func))
-        sizes, limit = Known(symbols), self.memory_limit
-        joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
-        program = Program(only_results(joint, len(self.func.results)), limit)
-        variants.append((tuple(sizes.facts), program))
-        return program
+        with _BUILDING:
+            variants = self._vjps.setdefault((wrt, cotangents), [])
+            for facts, program in variants:
+                if all(dims.evaluate(e, symbols) >= 0 for e in facts):
+                    return program
+            func = vectorized(without_checks(self.func))
+            sizes, limit = Known(symbols), self.memory_limit
+            joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
+            program = Program(only_results(joint, len(self.func.results)), limit)
+            variants.append((tuple(sizes.facts), program))
+            return program
+
+
+def _key(f: Func) -> str | None:
+    """Return the key of the kernel of a Func; None where its passes have to be run.
+
+    It is where the environment asks to see them, or where an attribute is an object
+    that its text does not tell.
+    """
+    if env.verify() or env.dump() or env.stop_after():
+        return None
+    nodes = list(walk(f.body))
+    if not all(_is_text(a) for n in nodes for a in n.attrs.values()):
+        return None
+    return codegen.key_of(show(f), repr([n.loc for n in nodes]), repr(STAGES))
+
+
+def _is_text(a: Any) -> bool:
+    """Tell whether all that an attribute is stands in its text."""
+    if isinstance(a, tuple):
+        return all(map(_is_text, a))
+    return a is None or isinstance(a, TEXT)
 
 
 def without_checks(f: Func) -> Func:

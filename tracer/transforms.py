@@ -55,9 +55,10 @@ def derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) ->
         raise TypeError(f"a transform needs a function, not {type(f).__name__}")
     if not isinstance(f, Compiled):
         return make(f)
-    if key not in f.derived:
-        f.derived[key] = Compiled(make(f.fn), f.memory_limit)
-    return f.derived[key]
+    known = f.derived.get(key)
+    if known is None:  # several threads agree on one
+        known = f.derived.setdefault(key, Compiled(make(f.fn), f.memory_limit))
+    return known
 
 
 class Grad(Transform):
@@ -351,7 +352,7 @@ def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any
         key = (kind.prefix, finals)
         if key not in f.derived:
             fn = WithFinals(f.fn) if finals else f.fn
-            f.derived[key] = Compiled(kind(fn), f.memory_limit)
+            f.derived.setdefault(key, Compiled(kind(fn), f.memory_limit))
         return f.derived[key]  # type: ignore[no-any-return]
 
     leaves, tree = flatten_tree(args)
