@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 
-def build(func: Func, *, name: str | None = None) -> Kernel:
+def build(func: Func, *, name: str | None = None, precise: bool = False) -> Kernel:
     """Compile a pure Func into a callable kernel.
+
+    A `precise` one calls the C library's elementary functions, which are scalar.
 
     >>> import numpy as np
     >>> from ..ir.text import parse
@@ -29,4 +31,6 @@ def build(func: Func, *, name: str | None = None) -> Kernel:
 
     program = lower(func, name or func.name)
     drop_unused(program)
+    if precise:
+        program.scalars = "precise"
     return bind(program, [p.type.ndim for p in func.params])

@@ -409,7 +409,7 @@ class Emitter:
 
     def bind(self, m: re.Match[str]) -> str:
         name = SCALARS.get(m[1], m[1])
-        self.functions[name] = "scalar"
+        self.functions[name] = self.p.scalars
         return f"{name}("
 
 

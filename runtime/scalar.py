@@ -400,10 +400,6 @@ lost = _binary("lost", _lost)
 # ---------------------------------------------------------------- powers, logarithms
 
 
-def _elementary(context: Any, b: Builder, t: Any, name: str, *args: Value) -> Value:
-    return vecmath.call(context, b, t.bitwidth, name, *args)
-
-
 def _power_loop(b: Builder, t: Any, x: Value, y: Value) -> Value:
     """Emit x**y by repeated squaring, modulo the width."""
     entry = b.block
@@ -428,21 +424,28 @@ def _power_loop(b: Builder, t: Any, x: Value, y: Value) -> Value:
     return result
 
 
-@intrinsic
-def power(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return x**y; integers need an exponent that is not negative."""
-    t = _same("power", x, y)
+def power_by(call: Any) -> Any:
+    """Make x**y with that call of elementary functions."""
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if _is_float(t):
-            return _elementary(context, builder, t, "pow", *args)
-        return _power_loop(builder, t, *args)
+    @intrinsic
+    def power(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        t = _same("power", x, y)
 
-    return t(t, t), code
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            if _is_float(t):
+                return call(context, builder, t.bitwidth, "pow", *args)
+            return _power_loop(builder, t, *args)
+
+        return t(t, t), code
+
+    return power
 
 
-def _log_of_sum(exp_name: str, unit: float, of_two: float) -> Any:
-    """Make log(exp(x) + exp(y)) in a base: `unit` = 1/ln(base), `of_two` = log(2)."""
+def log_of_sum(call: Any, base: str) -> Any:
+    """Make log(base**x + base**y) with that call of elementary functions."""
+    exp_name = "exp" if base == "e" else "exp2"
+    unit = 1.0 if base == "e" else 1 / math.log(2)  # 1 / log(base)
+    of_two = math.log(2) * unit
 
     @intrinsic
     def function(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -450,9 +453,10 @@ def _log_of_sum(exp_name: str, unit: float, of_two: float) -> Any:
 
         def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
             x, y = args
+            bits = t.bitwidth
             high, low = _llvm(b, "llvm.maximum", x, y), _llvm(b, "llvm.minimum", x, y)
-            power = _elementary(context, b, t, exp_name, b.fsub(low, high))
-            rest = _elementary(context, b, t, "log1p", power)
+            power = call(context, b, bits, exp_name, b.fsub(low, high))
+            rest = call(context, b, bits, "log1p", power)
             total = b.fadd(high, b.fmul(rest, x.type(unit)))
             # Equal values also stand for two infinities, whose difference is NaN.
             equal = b.fadd(x, x.type(of_two))
@@ -463,5 +467,6 @@ def _log_of_sum(exp_name: str, unit: float, of_two: float) -> Any:
     return function
 
 
-logaddexp = _log_of_sum("exp", 1.0, math.log(2))
-logaddexp2 = _log_of_sum("exp2", 1 / math.log(2), 1.0)
+power = power_by(vecmath.call)  # integers need an exponent that is not negative
+logaddexp = log_of_sum(vecmath.call, "e")
+logaddexp2 = log_of_sum(vecmath.call, "2")

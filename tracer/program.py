@@ -67,12 +67,16 @@ _BUILDING = threading.RLock()
 class Program:
     """A pure Func with its stages, its kernel and its derivative, made when needed.
 
-    The tapes of its derivatives take at most `memory_limit` bytes.
+    The tapes of its derivatives take at most `memory_limit` bytes. A `precise` one has
+    the C library's elementary functions.
     """
 
-    def __init__(self, func: Func, memory_limit: int | None = None) -> None:
+    def __init__(
+        self, func: Func, memory_limit: int | None = None, precise: bool = False
+    ) -> None:
         self.func = func
         self.memory_limit = memory_limit
+        self.precise = precise
         self.stages: dict[str, Func] = {}
         self._kernel: Callable[..., list[Any]] | None = None
         # The facts about sizes that each holds for, and the derivative.
@@ -101,7 +105,7 @@ class Program:
         if env.interp():
             return _Interpreter(f)
         try:
-            kernel = codegen.build(f, name=f.name)
+            kernel = codegen.build(f, name=f.name, precise=self.precise)
         except RetrogradeError as error:
             error.location = error.location or user_location()
             raise
@@ -144,7 +148,8 @@ class Program:
         func = vectorized(without_checks(self.func))
         sizes, limit = Known(symbols), self.memory_limit
         joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
-        program = Program(only_results(joint, len(self.func.results)), limit)
+        derived = only_results(joint, len(self.func.results))
+        program = Program(derived, limit, self.precise)
         variants.append((tuple(sizes.facts), program))
         return program
 

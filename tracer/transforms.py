@@ -56,7 +56,7 @@ def derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) ->
     if not isinstance(f, Compiled):
         return make(f)
     if key not in f.derived:
-        f.derived[key] = Compiled(make(f.fn), f.memory_limit)
+        f.derived[key] = Compiled(make(f.fn), f.memory_limit, f.precise)
     return f.derived[key]
 
 
@@ -351,7 +351,7 @@ def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any
         key = (kind.prefix, finals)
         if key not in f.derived:
             fn = WithFinals(f.fn) if finals else f.fn
-            f.derived[key] = Compiled(kind(fn), f.memory_limit)
+            f.derived[key] = Compiled(kind(fn), f.memory_limit, f.precise)
         return f.derived[key]  # type: ignore[no-any-return]
 
     leaves, tree = flatten_tree(args)
