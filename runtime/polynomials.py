@@ -376,13 +376,7 @@ def log1p(f: Format, x: Number) -> Number:
 
 
 FUNCTIONS: dict[str, Callable[[Format, Number], Number]] = {
-    "exp": exp,
-    "exp2": exp2,
-    "expm1": expm1,
-    "tanh": tanh,
-    "log": log,
-    "log2": log2,
-    "log1p": log1p,
+    f.__name__: f for f in (exp, exp2, expm1, tanh, log, log2, log1p)
 }
 
 

@@ -8,19 +8,11 @@ from typing import Any
 
 from . import scalar, vecmath
 
-C_NAMES = {
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
-}
+C_NAMES = {name: name.replace("arc", "a") for name in scalar.__all__}
 _FUNCTIONS = {
-    name: vecmath.precise(C_NAMES.get(name, name))
-    for name in scalar.__all__
-    if C_NAMES.get(name, name) in (*vecmath.UNARY, *vecmath.BINARY)
+    name: vecmath.precise(c_name)
+    for name, c_name in C_NAMES.items()
+    if c_name in (*vecmath.UNARY, *vecmath.BINARY)
 }
 _FUNCTIONS["power"] = scalar.power_by(vecmath.scalar_call)
 _FUNCTIONS["logaddexp"] = scalar.log_of_sum(vecmath.scalar_call, "e")

@@ -48,7 +48,7 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from . import polynomials
+from . import modulo, polynomials
 
 # Types and values of Numba and llvmlite are untyped Python to mypy.
 types: Any = numba.types
@@ -58,12 +58,13 @@ USED = "llvm.compiler.used"
 PURE = "willreturn memory(none)"
 WIDE = '"prefer-vector-width"="512"'
 SLOW_CLOCK = ("skylake-avx512", "cascadelake", "cooperlake", "cannonlake")
-INLINE = frozenset({"expm1", "tanh"})
+INLINE = frozenset("expm1 tanh".split())
 UNARY = (
     "exp log sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh "
     "exp2 expm1 log2 log10 log1p cbrt erf erfc"
 ).split()
 BINARY = "pow atan2 hypot".split()
+OURS = frozenset({"fmod"})  # scalar and vector functions that are not bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,23 +255,27 @@ def _keep(module: Any, function: Any) -> None:
 
 
 def _declare_variants(
-    module: Any, name: str, bits: int, count: int, target: Target
+    module: Any, function: Any, name: str, bits: int, count: int, target: Target
 ) -> str:
-    """Declare the vector functions; return the attribute that leads to them."""
+    """Declare the vector functions of one; return the attribute that leads to them."""
     element = ir.DoubleType() if bits == 64 else ir.FloatType()
     variants = []
     for width in target.widths():
         vector = _vector_name(name, bits, width, count)
+        lanes = width.bits // bits
         if vector in _BOUND:
-            lanes = width.bits // bits
             wide = ir.VectorType(element, lanes)
-            function = ir.Function(
-                module, ir.FunctionType(wide, [wide] * count), vector
-            )
-            function.attributes = _Attributes(PURE, ["nounwind"])
-            _keep(module, function)
-            scalar = _scalar_name(name, bits)
-            variants.append(f"_ZGV_LLVM_N{lanes}{'v' * count}_{scalar}({vector})")
+            kind = ir.FunctionType(wide, [wide] * count)
+            variant = ir.Function(module, kind, vector)
+            variant.attributes = _Attributes(PURE, ["nounwind"])
+        elif name in OURS and target.fuses:
+            vector = f"retrograde_{name}{bits}_{lanes}"
+            variant = modulo.define(module, vector, function, element, lanes)
+        else:
+            continue
+        _keep(module, variant)
+        path = f"_ZGV_LLVM_N{lanes}{'v' * count}_{function.name}({vector})"
+        variants.append(path)
     if not variants:
         return PURE
     return f'{PURE} "vector-function-abi-variant"="{",".join(variants)}"'
@@ -281,16 +286,20 @@ def _declare(
 ) -> Any:
     """Return the scalar function in `module`, without a target a plain one."""
     scalar = _scalar_name(name, bits)
-    if scalar not in _BOUND:
+    if scalar not in _BOUND and name not in OURS:
         scalar = _c_name(name, bits)  # not found in libm: left to the process
     if scalar not in module.globals:
         element = ir.DoubleType() if bits == 64 else ir.FloatType()
-        attributes = PURE
-        if target is not None:
-            attributes = _declare_variants(module, name, bits, count, target)
         kind = ir.FunctionType(element, [element] * count)
         function = ir.Function(module, kind, scalar)
-        function.attributes = _Attributes(attributes, ["nounwind"])
+        known = ["nounwind"]
+        if name in OURS:
+            modulo.define_scalar(function)
+            known.append("noinline")  # or there is no call that has a vector function
+        attributes = PURE
+        if target is not None:
+            attributes = _declare_variants(module, function, name, bits, count, target)
+        function.attributes = _Attributes(attributes, known)
     return module.globals[scalar]
 
 
