@@ -17,8 +17,16 @@ __all__ = ["build", "key_of", "saved"]
 RECIPE = ".recipe"
 
 
-def build(func: Func, *, name: str | None = None, key: str | None = None) -> Kernel:
+def build(
+    func: Func,
+    *,
+    name: str | None = None,
+    precise: bool = False,
+    key: str | None = None,
+) -> Kernel:
     """Compile a pure Func into a callable kernel; keep its recipe under a key.
+
+    A `precise` one calls the C library's elementary functions, which are scalar.
 
     >>> import numpy as np
     >>> from ..ir.text import parse
@@ -35,6 +43,8 @@ def build(func: Func, *, name: str | None = None, key: str | None = None) -> Ker
 
     program = lower(func, name or func.name)
     drop_unused(program)
+    if precise:
+        program.scalars = "precise"
     recipe = describe(program, [p.type.ndim for p in func.params])
     kernel = assemble(recipe)
     data = to_bytes(recipe) if key is not None else None

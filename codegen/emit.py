@@ -400,7 +400,6 @@ class Emitter:
             template = _FLOAT.sub(
                 lambda m: self.literal(m[0], np.dtype("f4")), template
             )
-        template = special(template, x) or template
         template = _CALL.sub(self.bind, template)
         text = template.format(*map(self.scalar, x.args))
         return (
@@ -409,27 +408,8 @@ class Emitter:
 
     def bind(self, m: re.Match[str]) -> str:
         name = SCALARS.get(m[1], m[1])
-        self.functions[name] = "scalar"
+        self.functions[name] = self.p.scalars
         return f"{name}("
-
-
-POWERS = {
-    0.5: "sqrt({0})",
-    1: "({0})",
-    2: "({0} * {0})",
-    3: "({0} * {0} * {0})",
-    -1: "reciprocal({0})",
-}
-
-
-def special(template: str, x: Apply) -> str | None:
-    """Return a cheaper template for a power with a small literal exponent."""
-    if template == "power({0}, {1})" and isinstance(x.args[1], Lit):
-        if x.dtype.kind == "f" and isinstance(x.args[0], Reg):
-            return POWERS.get(x.args[1].value)
-        if x.args[1].value in (1, 2, 3) and isinstance(x.args[0], Reg):
-            return POWERS[x.args[1].value]
-    return None
 
 
 def natural(template: str, x: Apply) -> bool:

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 KINDS = frozenset(
     {Kind.ELEMENTWISE, Kind.REDUCTION, Kind.CREATION, Kind.SCATTER, Kind.GATHER}
 )
-BLOCK = 1024  # elements whose sum may be reordered
+BLOCK = 256  # elements whose sum may be reordered: rounding as in NumPy's pairwise sum
 SUM = "({acc} + {x})"
 _FIELD = re.compile(r"\{i(\d+)\}")
 

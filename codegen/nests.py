@@ -300,6 +300,7 @@ class Program:
     scopes: int = 0
     steps: list[Step] = field(default_factory=list)
     layouts: dict[int, str] = field(default_factory=dict)  # of parameters not packed
+    scalars: str = "scalar"  # the module of `runtime` with its scalar functions
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from .comparison import (
     mismatch,
     precision_of,
 )
+from .footprint import Memory, measure
 from .gradients import draw_cotangents, gradient_rows, run_reverse
 from .leaves import (
     copy_apart,
@@ -79,8 +80,9 @@ def compare(
         *_joint_rows(eager, compiled),
     ]
     eager_time, compiled_time = eager.best(), compiled.best()
+    memory = () if compiled.error else tuple(_memory(program, reference, compiled))
     return Comparison(
-        program.name, tuple(rows), eager_time, compiled_time, compiled.first
+        program.name, tuple(rows), eager_time, compiled_time, compiled.first, memory
     )
 
 
@@ -194,8 +196,7 @@ def _prepare(
     args = copy_apart(program.args)
     if not program.argnums:
         return lambda: target(*copy_apart(args))
-    results = [leaf for _, leaf in reference.values]
-    if len(results) == 1 and is_float(results[0]) and np.ndim(results[0]) == 0:
+    if _is_one_number(reference):
         both = rg.value_and_grad(target, argnums=program.argnums)
         return lambda: both(*args)
     weights = draw_cotangents(program, reference, np.random.default_rng(0))
@@ -205,6 +206,28 @@ def _prepare(
         return found.values, tuple(found.grads[i] for i in program.argnums)
 
     return pull
+
+
+def _memory(program: Program, reference: Call, gradient: _Timing) -> Iterator[Memory]:
+    """Yield the memory of the direct call, and of value and gradient."""
+    args = copy_sharing(program.args)
+    found = [measure("value", program.compiled, args, reference.value)]
+    if program.argnums:
+        args = copy_apart(program.args)
+        if _is_one_number(reference):
+            both = rg.value_and_grad(program.compiled, argnums=program.argnums)
+            found.append(measure("gradient", both, args, gradient.result))
+        else:
+            back = getattr(program.compiled, "derived", {}).get(("vjp", True))
+            weights = draw_cotangents(program, reference, np.random.default_rng(0))
+            pull = (args, weights)
+            found.append(measure("gradient", back, pull, gradient.result, counted=args))
+    yield from (m for m in found if m is not None)
+
+
+def _is_one_number(reference: Call) -> bool:
+    results = [leaf for _, leaf in reference.values]
+    return len(results) == 1 and is_float(results[0]) and np.ndim(results[0]) == 0
 
 
 def _joint_rows(eager: _Timing, compiled: _Timing) -> Iterator[Row]:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .footprint import Memory
 from .leaves import Leaf, is_float
 from .table import render
 
@@ -39,13 +40,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What `compare` found; times are seconds per value and gradient, or NaN."""
+    """What `compare` found; times are seconds per value and gradient, or NaN.
+
+    `memory` is that of the compiled call and of value and gradient, where known.
+    """
 
     name: str
     rows: tuple[Row, ...]
     eager_time: float
     compiled_time: float
     first_call: float
+    memory: tuple[Memory, ...] = ()
 
     @property
     def ok(self) -> bool:

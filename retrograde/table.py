@@ -47,6 +47,12 @@ def render(comparison: "Comparison", *, colour: bool | None = None) -> str:
             console.print(Text(text, style), soft_wrap=True)
     if line := _times(comparison):
         console.print(Text(line, "dim"), soft_wrap=True)
+    for memory in comparison.memory:
+        parts = (memory.arguments, memory.results, memory.scratch)
+        names = ("arguments", "results", "scratch")
+        sizes = [f"{n} {_size(b)}" for n, b in zip(names, parts, strict=True)]
+        text = f"memory of {memory.what}: {', '.join(sizes)}"
+        console.print(Text(text, "dim"), soft_wrap=True)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -88,6 +94,13 @@ def _times(comparison: "Comparison") -> str:
     if not math.isnan(comparison.speedup):
         parts.append(f"speed-up {comparison.speedup:.3g}")
     return ", ".join(parts)
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"
 
 
 def _duration(seconds: float) -> str:

@@ -144,6 +144,15 @@ def _compare(b: Builder, t: Any, sign: str, x: Value, y: Value, nan: bool) -> Va
     return (b.icmp_signed if _is_signed(t) else b.icmp_unsigned)(sign, x, y)
 
 
+def _modulo(context: Any) -> Emit:
+    """Return what emits fmod of floats."""
+
+    def emit(b: Builder, t: Any, x: Value, y: Value) -> Value:
+        return vecmath.call(context, b, t.bitwidth, "fmod", x, y)
+
+    return emit
+
+
 def _unary(name: str, emit: Emit, result: Any = None) -> Any:
     @intrinsic
     def function(typingctx: Any, x: Any) -> tuple[Any, Any]:
@@ -166,6 +175,21 @@ def _binary(name: str, emit: Emit, result: Any = None) -> Any:
             return emit(builder, t, *args)
 
         return (result or t)(t, t), code
+
+    return function
+
+
+def _dividing(name: str, emit: Emit) -> Any:
+    """Make a function of two arguments that needs fmod."""
+
+    @intrinsic
+    def function(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        t = _same(name, x, y)
+
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return emit(builder, t, *args, _modulo(context))
+
+        return t(t, t), code
 
     return function
 
@@ -256,11 +280,21 @@ signbit = _unary("signbit", _signbit, types.boolean)
 # ---------------------------------------------------------------- two arguments
 
 
-def _extreme(better: str, llvm_name: str) -> Emit:
+def _extreme(better: str, nan_wins: bool) -> Emit:
+    """Make maximum or minimum: of equal zeros either, as in NumPy.
+
+    The first choice is one instruction, which gives `x` where one of the two is NaN; a
+    literal, which is not NaN, is best `y`.
+    """
+
     def emit(b: Builder, t: Any, x: Value, y: Value) -> Value:
-        if _is_float(t):
-            return _llvm(b, llvm_name, x, y)
-        return b.select(_compare(b, t, better, x, y, False), x, y)
+        if isinstance(x, ir.Constant):
+            x, y = y, x
+        first = b.select(_compare(b, t, better, y, x, False), y, x)
+        if not _is_float(t):
+            return first
+        odd = y if nan_wins else x
+        return b.select(b.fcmp_unordered("uno", odd, odd), y, first)
 
     return emit
 
@@ -290,11 +324,13 @@ def _divide_integers(b: Builder, t: Any, x: Value, y: Value) -> tuple[Value, Val
     return b.select(is_zero, zero, q), b.select(is_zero, zero, r)
 
 
-def _fmod(b: Builder, t: Any, x: Value, y: Value) -> Value:
-    return b.frem(x, y) if _is_float(t) else _divide_integers(b, t, x, y)[1]
+def _fmod(b: Builder, t: Any, x: Value, y: Value, fmod: Emit) -> Value:
+    return fmod(b, t, x, y) if _is_float(t) else _divide_integers(b, t, x, y)[1]
 
 
-def _floor_parts(b: Builder, t: Any, x: Value, y: Value) -> tuple[Value, Value]:
+def _floor_parts(
+    b: Builder, t: Any, x: Value, y: Value, fmod: Emit
+) -> tuple[Value, Value]:
     """Return floor(x / y) and x - y * floor(x / y), as NumPy computes them."""
     zero = x.type(0)
     if not _is_float(t):
@@ -306,7 +342,7 @@ def _floor_parts(b: Builder, t: Any, x: Value, y: Value) -> tuple[Value, Value]:
         # A remainder of a division by zero is 0, so `off` is false there.
         return b.select(off, b.sub(q, x.type(1)), q), b.select(off, b.add(r, y), r)
     one = x.type(1)
-    r = b.frem(x, y)
+    r = fmod(b, t, x, y)
     q = b.fdiv(b.fsub(x, r), y)
     not_zero = b.fcmp_unordered("!=", r, zero)
     wrong = b.xor(b.fcmp_ordered("<", y, zero), b.fcmp_ordered("<", r, zero))
@@ -344,16 +380,16 @@ def _heaviside(b: Builder, t: Any, x: Value, y: Value) -> Value:
     return b.select(b.fcmp_unordered("uno", x, x), x, step)
 
 
-maximum = _binary("maximum", _extreme(">", "llvm.maximum"))
-minimum = _binary("minimum", _extreme("<", "llvm.minimum"))
-fmax = _binary("fmax", _extreme(">", "llvm.maxnum"))
-fmin = _binary("fmin", _extreme("<", "llvm.minnum"))
+maximum = _binary("maximum", _extreme(">", nan_wins=True))
+minimum = _binary("minimum", _extreme("<", nan_wins=True))
+fmax = _binary("fmax", _extreme(">", nan_wins=False))
+fmin = _binary("fmin", _extreme("<", nan_wins=False))
 logical_and = _binary("logical_and", _logical("and_"), types.boolean)
 logical_or = _binary("logical_or", _logical("or_"), types.boolean)
 logical_xor = _binary("logical_xor", _logical("xor"), types.boolean)
-fmod = _binary("fmod", _fmod)
-floor_divide = _binary("floor_divide", lambda b, t, x, y: _floor_parts(b, t, x, y)[0])
-remainder = _binary("remainder", lambda b, t, x, y: _floor_parts(b, t, x, y)[1])
+fmod = _dividing("fmod", _fmod)
+floor_divide = _dividing("floor_divide", lambda *args: _floor_parts(*args)[0])
+remainder = _dividing("remainder", lambda *args: _floor_parts(*args)[1])
 left_shift = _binary("left_shift", _shift("left"))
 right_shift = _binary("right_shift", _shift("right"))
 heaviside = _binary("heaviside", _heaviside)
@@ -400,10 +436,6 @@ lost = _binary("lost", _lost)
 # ---------------------------------------------------------------- powers, logarithms
 
 
-def _elementary(context: Any, b: Builder, t: Any, name: str, *args: Value) -> Value:
-    return vecmath.call(context, b, t.bitwidth, name, *args)
-
-
 def _power_loop(b: Builder, t: Any, x: Value, y: Value) -> Value:
     """Emit x**y by repeated squaring, modulo the width."""
     entry = b.block
@@ -428,21 +460,89 @@ def _power_loop(b: Builder, t: Any, x: Value, y: Value) -> Value:
     return result
 
 
-@intrinsic
-def power(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return x**y; integers need an exponent that is not negative."""
-    t = _same("power", x, y)
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if _is_float(t):
-            return _elementary(context, builder, t, "pow", *args)
-        return _power_loop(builder, t, *args)
-
-    return t(t, t), code
+def _power_product(b: Builder, x: Value, n: int) -> Value:
+    """Emit x**n by repeated squaring."""
+    result, base = None, x
+    while n:
+        if n & 1:
+            result = base if result is None else b.mul(result, base)
+        n >>= 1
+        base = b.mul(base, base) if n else base
+    return x.type(1) if result is None else result
 
 
-def _log_of_sum(exp_name: str, unit: float, of_two: float) -> Any:
-    """Make log(exp(x) + exp(y)) in a base: `unit` = 1/ln(base), `of_two` = log(2)."""
+def _square(b: Builder, t: Any, x: Value) -> Value:
+    return b.fmul(x, x)
+
+
+def _root(b: Builder, t: Any, x: Value) -> Value:
+    return _llvm(b, "llvm.sqrt", x)
+
+
+def _of_minus_infinity(b: Builder, x: Value, value: float, orelse: Value) -> Value:
+    """Emit a power of which sqrt, unlike pow, makes NaN for minus infinity."""
+    where = b.fcmp_ordered("==", x, x.type(-math.inf))
+    return b.select(where, x.type(value), orelse)
+
+
+def _three_halves(b: Builder, t: Any, x: Value) -> Value:
+    return _of_minus_infinity(b, x, math.inf, b.fmul(x, _root(b, t, x)))
+
+
+def _reciprocal_root(b: Builder, t: Any, x: Value) -> Value:
+    root = _root(b, t, b.fadd(x, x.type(0)))  # of -0 the root is -0
+    return _of_minus_infinity(b, x, 0.0, _reciprocal(b, t, root))
+
+
+# Powers for which NumPy's operator does not call pow, either.
+EXACT_POWERS: dict[Any, Emit] = {
+    -1: _reciprocal,
+    0: lambda b, t, x: x.type(1),
+    0.5: _root,
+    1: lambda b, t, x: x,
+    2: _square,
+}
+# Within 2 units in the last place of pow, and many times faster.
+POWERS: dict[Any, Emit] = EXACT_POWERS | {
+    -2: lambda b, t, x: _square(b, t, _reciprocal(b, t, x)),
+    -0.5: _reciprocal_root,
+    1.5: _three_halves,
+    3: lambda b, t, x: b.fmul(_square(b, t, x), x),
+    4: lambda b, t, x: _square(b, t, _square(b, t, x)),
+}
+UNROLLED = 65  # exponents of integers below are products, others a loop
+
+
+def power_by(call: Any) -> Any:
+    """Make x**y with that call of elementary functions."""
+
+    table = EXACT_POWERS if call is vecmath.scalar_call else POWERS
+
+    @intrinsic
+    def power(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        t = _same("power", x, y)
+
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            x, y = args
+            known: Any = y.constant if isinstance(y, ir.Constant) else None
+            if not _is_float(t):
+                if known in range(UNROLLED):
+                    return _power_product(builder, x, known)
+                return _power_loop(builder, t, x, y)
+            if known in table:
+                return table[known](builder, t, x)
+            return call(context, builder, t.bitwidth, "pow", x, y)
+
+        return t(t, t), code
+
+    return power
+
+
+def log_of_sum(call: Any, base: str) -> Any:
+    """Make log(base**x + base**y) with that call of elementary functions."""
+    exp_name = "exp" if base == "e" else "exp2"
+    unit = 1.0 if base == "e" else 1 / math.log(2)  # 1 / log(base)
+    of_two = math.log(2) * unit
 
     @intrinsic
     def function(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -450,9 +550,10 @@ def _log_of_sum(exp_name: str, unit: float, of_two: float) -> Any:
 
         def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
             x, y = args
+            bits = t.bitwidth
             high, low = _llvm(b, "llvm.maximum", x, y), _llvm(b, "llvm.minimum", x, y)
-            power = _elementary(context, b, t, exp_name, b.fsub(low, high))
-            rest = _elementary(context, b, t, "log1p", power)
+            power = call(context, b, bits, exp_name, b.fsub(low, high))
+            rest = call(context, b, bits, "log1p", power)
             total = b.fadd(high, b.fmul(rest, x.type(unit)))
             # Equal values also stand for two infinities, whose difference is NaN.
             equal = b.fadd(x, x.type(of_two))
@@ -463,5 +564,6 @@ def _log_of_sum(exp_name: str, unit: float, of_two: float) -> Any:
     return function
 
 
-logaddexp = _log_of_sum("exp", 1.0, math.log(2))
-logaddexp2 = _log_of_sum("exp2", 1 / math.log(2), 1.0)
+power = power_by(vecmath.call)  # integers need an exponent that is not negative
+logaddexp = log_of_sum(vecmath.call, "e")
+logaddexp2 = log_of_sum(vecmath.call, "2")

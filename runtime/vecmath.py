@@ -11,9 +11,22 @@ declaration carries ``"vector-function-abi-variant"``. Three things are needed:
   ``@llvm.compiler.used``.
 - Both must be free of side effects: ``nounwind willreturn memory(none)``.
 
-Where there is no libmvec the scalar call of the C library stays: slower, same meaning.
 Vector body and scalar remainder of a loop may differ in the last bits, so the split of
 a loop into blocks decides bits.
+
+Note [which function]
+`INLINE` functions are polynomials (see `polynomials`): tanh takes 0.4 of libmvec's time
+(0.5 in float32), expm1 0.6 to 0.9. The other polynomials are slower than libmvec by up
+to a third in a loop with several of them, where the call that clears all registers
+costs less than what is saved, and stand in where there is no libmvec. Without fused
+multiply-add, and for the rest of the functions where there is no libmvec, the scalar
+call of the C library stays: slower, same meaning.
+
+Note [512 bits]
+LLVM prefers vectors of 256 bits on Intel's processors, since wider ones lowered the
+clock of the first that had them. Elementary functions take half the time with 512
+bits on later ones (0.4 to 0.7 of it, measured on Emerald Rapids, libmvec), so a
+function that calls them asks for 512 bits, except on those first processors.
 
 Importing this module binds all symbols. Cached native code which names them crashes
 the process when it is loaded earlier, so its loader imports this module first and has
@@ -35,17 +48,23 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from . import modulo, polynomials
+
 # Types and values of Numba and llvmlite are untyped Python to mypy.
 types: Any = numba.types
 Function = Callable[..., Any]
 
 USED = "llvm.compiler.used"
 PURE = "willreturn memory(none)"
+WIDE = '"prefer-vector-width"="512"'
+SLOW_CLOCK = ("skylake-avx512", "cascadelake", "cooperlake", "cannonlake")
+INLINE = frozenset("expm1 tanh".split())
 UNARY = (
     "exp log sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh "
     "exp2 expm1 log2 log10 log1p cbrt erf erfc"
 ).split()
 BINARY = "pow atan2 hypot".split()
+OURS = frozenset({"fmod"})  # scalar and vector functions that are not bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +126,26 @@ def _vector_name(name: str, bits: int, width: Width, count: int) -> str:
     return f"_ZGV{width.letter}N{lanes}{'v' * count}_{_c_name(name, bits)}"
 
 
+def _kinds() -> list[tuple[str, int, int]]:
+    """Return all functions: name, bits and number of arguments."""
+    arity = dict.fromkeys(UNARY, 1) | dict.fromkeys(BINARY, 2)
+    return [(name, bits, n) for name, n in arity.items() for bits in (64, 32)]
+
+
 def _bind() -> frozenset[str]:
     """Bind all symbols, scalar and vector, in LLVM's process-wide table."""
     libm, libmvec = _open_libm(), _open_libmvec()
     bound = set()
-    for count, names in ((1, UNARY), (2, BINARY)):
-        for name in names:
-            for bits in (64, 32):
-                wanted = {_scalar_name(name, bits): (libm, _c_name(name, bits))}
-                for width in WIDTHS:
-                    vector = _vector_name(name, bits, width, count)
-                    wanted[vector] = (libmvec, vector)
-                for symbol, (library, c_name) in wanted.items():
-                    address = _address(library, c_name)
-                    if address is not None:
-                        llvm.add_symbol(symbol, address)
-                        bound.add(symbol)
+    for name, bits, count in _kinds():
+        wanted = {_scalar_name(name, bits): (libm, _c_name(name, bits))}
+        for width in WIDTHS:
+            vector = _vector_name(name, bits, width, count)
+            wanted[vector] = (libmvec, vector)
+        for symbol, (library, c_name) in wanted.items():
+            address = _address(library, c_name)
+            if address is not None:
+                llvm.add_symbol(symbol, address)
+                bound.add(symbol)
     return frozenset(bound)
 
 
@@ -138,43 +161,83 @@ def symbols() -> tuple[str, ...]:
     return tuple(sorted(_BOUND))
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What code is compiled for: not the host, NUMBA_CPU_FEATURES may differ."""
+
+    processor: str
+    features: frozenset[str]
+
+    @property
+    def fuses(self) -> bool:
+        """Whether x * y + z is one instruction."""
+        return "fma" in self.features or platform.machine() in ("arm64", "aarch64")
+
+    def widths(self) -> list[Width]:
+        return [width for width in WIDTHS if width.feature in self.features]
+
+
 @functools.cache
-def _features(flags: str) -> frozenset[str]:
-    return frozenset(flag[1:] for flag in flags.split(",") if flag.startswith("+"))
+def _target(processor: str, flags: str) -> Target:
+    found = (flag[1:] for flag in flags.split(",") if flag.startswith("+"))
+    return Target(processor, frozenset(found))
 
 
-def _usable(widths: tuple[Width, ...], features: frozenset[str]) -> list[Width]:
-    return [width for width in widths if width.feature in features]
+def _is_inline(name: str, bits: int, count: int, target: Target) -> bool:
+    """Tell whether a function is a polynomial; see Note [which function]."""
+    if name not in polynomials.FUNCTIONS or not target.fuses:
+        return False
+    widths = target.widths()
+    vectors = [_vector_name(name, bits, width, count) for width in widths]
+    return name in INLINE or not any(vector in _BOUND for vector in vectors)
 
 
 def describe() -> str:
     """Return one line about where elementary functions come from, for the doctor.
 
-    >>> describe().startswith(("libmvec", "scalar"))
+    >>> describe().startswith(("libmvec", "polynomials", "scalar"))
     True
     """
     host = llvm.get_host_cpu_features()
-    usable = _usable(WIDTHS, frozenset(f for f in host if host[f]))
-    vector = [s for s in _BOUND if s.startswith("_ZGV")]
-    usable = [w for w in usable if any(s[4] == w.letter for s in vector)]
-    if not usable:
-        return f"scalar C library, {len(_BOUND)} functions"
-    found = sum(s[4] == usable[0].letter for s in vector)
-    total = 2 * len(UNARY + BINARY)
-    widths = ", ".join(str(width.bits) for width in usable)
-    return f"libmvec, vectors of {widths} bits, {found} of {total} functions"
+    target = Target(llvm.get_host_cpu_name(), frozenset(f for f in host if host[f]))
+    kinds = _kinds()
+    inline = [x for x in kinds if _is_inline(*x, target)]
+    parts, rest = [], len(kinds) - len(inline)
+    for width in target.widths():
+        found = [x for x in kinds if _vector_name(*x[:2], width, x[2]) in _BOUND]
+        if found:
+            rest = len(set(kinds) - {*found, *inline})
+            widths = f"{width.bits} bits" + (", asked for" * _is_wide(target))
+            parts.append(f"libmvec, vectors of {widths}: {len({*found} - {*inline})}")
+            break
+    if inline:
+        parts.append(f"polynomials: {len(inline)}")
+    parts.append(f"scalar C library: {rest}")
+    return "; ".join(parts) + f" of {len(kinds)} functions"
 
 
 class _Attributes(ir.values.FunctionAttributes):  # type: ignore[misc]
     """Print attributes that llvmlite does not know."""
 
-    def __init__(self, extra: str) -> None:
-        super().__init__()
-        self.add("nounwind")
-        self._extra = extra
+    def __init__(self, extra: str, known: Any) -> None:
+        super().__init__(known)
+        self.extra = extra
+
+    def __bool__(self) -> bool:
+        return True  # printed, even if there is no known attribute
 
     def _to_list(self, ret_type: Any) -> list[str]:
-        return [*super()._to_list(ret_type), self._extra]
+        return [*super()._to_list(ret_type), self.extra]
+
+
+def _is_wide(target: Target) -> bool:
+    return "avx512f" in target.features and target.processor not in SLOW_CLOCK
+
+
+def _prefer_wide(function: Any, target: Target) -> None:
+    """Ask for vectors of 512 bits in `function`; see Note [512 bits]."""
+    if _is_wide(target) and not isinstance(function.attributes, _Attributes):
+        function.attributes = _Attributes(WIDE, function.attributes)
 
 
 def _keep(module: Any, function: Any) -> None:
@@ -192,42 +255,69 @@ def _keep(module: Any, function: Any) -> None:
 
 
 def _declare_variants(
-    module: Any, name: str, bits: int, count: int, features: frozenset[str]
+    module: Any, function: Any, name: str, bits: int, count: int, target: Target
 ) -> str:
-    """Declare the vector functions; return the attribute that leads to them."""
+    """Declare the vector functions of one; return the attribute that leads to them."""
     element = ir.DoubleType() if bits == 64 else ir.FloatType()
     variants = []
-    for width in _usable(WIDTHS, features):
+    for width in target.widths():
         vector = _vector_name(name, bits, width, count)
+        lanes = width.bits // bits
         if vector in _BOUND:
-            lanes = width.bits // bits
             wide = ir.VectorType(element, lanes)
-            function = ir.Function(
-                module, ir.FunctionType(wide, [wide] * count), vector
-            )
-            function.attributes = _Attributes(PURE)
-            _keep(module, function)
-            scalar = _scalar_name(name, bits)
-            variants.append(f"_ZGV_LLVM_N{lanes}{'v' * count}_{scalar}({vector})")
+            kind = ir.FunctionType(wide, [wide] * count)
+            variant = ir.Function(module, kind, vector)
+            variant.attributes = _Attributes(PURE, ["nounwind"])
+        elif name in OURS and target.fuses:
+            vector = f"retrograde_{name}{bits}_{lanes}"
+            variant = modulo.define(module, vector, function, element, lanes)
+        else:
+            continue
+        _keep(module, variant)
+        path = f"_ZGV_LLVM_N{lanes}{'v' * count}_{function.name}({vector})"
+        variants.append(path)
     if not variants:
         return PURE
     return f'{PURE} "vector-function-abi-variant"="{",".join(variants)}"'
 
 
-def _declare(context: Any, module: Any, name: str, bits: int, count: int) -> Any:
-    """Return the scalar function in `module`; see Note [libmvec]."""
+def _declare(
+    module: Any, name: str, bits: int, count: int, target: Target | None
+) -> Any:
+    """Return the scalar function in `module`, without a target a plain one."""
     scalar = _scalar_name(name, bits)
-    if scalar not in _BOUND:
+    if scalar not in _BOUND and name not in OURS:
         scalar = _c_name(name, bits)  # not found in libm: left to the process
     if scalar not in module.globals:
         element = ir.DoubleType() if bits == 64 else ir.FloatType()
-        # What Numba targets, not what the host has: NUMBA_CPU_FEATURES may differ.
-        features = _features(context.codegen().magic_tuple()[2])
-        attributes = _declare_variants(module, name, bits, count, features)
         kind = ir.FunctionType(element, [element] * count)
         function = ir.Function(module, kind, scalar)
-        function.attributes = _Attributes(attributes)
+        known = ["nounwind"]
+        if name in OURS:
+            modulo.define_scalar(function)
+            known.append("noinline")  # or there is no call that has a vector function
+        attributes = PURE
+        if target is not None:
+            attributes = _declare_variants(module, function, name, bits, count, target)
+        function.attributes = _Attributes(attributes, known)
     return module.globals[scalar]
+
+
+def call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
+    """Emit a call of one of these functions."""
+    target = _target(*context.codegen().magic_tuple()[1:])
+    _prefer_wide(builder.function, target)
+    if _is_inline(name, bits, len(args), target):
+        function = polynomials.declare(builder.module, name, bits)
+    else:
+        function = _declare(builder.module, name, bits, len(args), target)
+    return builder.call(function, args)
+
+
+def scalar_call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
+    """Emit a call of the C library's scalar function, which stays one."""
+    function = _declare(builder.module, name, bits, len(args), None)
+    return builder.call(function, args)
 
 
 def _float(name: str, *arguments: Any) -> Any:
@@ -242,19 +332,11 @@ def _float(name: str, *arguments: Any) -> Any:
 Emitter = Callable[[Any, Any, Any, Any], Any]
 
 
-def _call(name: str) -> Emitter:
+def _call(name: str, call: Function = call) -> Emitter:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        bits = signature.return_type.bitwidth
-        function = _declare(context, builder.module, name, bits, len(args))
-        return builder.call(function, args)
+        return call(context, builder, signature.return_type.bitwidth, name, *args)
 
     return emit
-
-
-def call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
-    """Emit a call of one of these functions from another intrinsic."""
-    function = _declare(context, builder.module, name, bits, len(args))
-    return builder.call(function, args)
 
 
 def _instruction(llvm_name: str) -> Emitter:
@@ -283,6 +365,12 @@ def _binary(name: str, emit: Emitter) -> Function:
         return kind(kind, kind), emit
 
     return function
+
+
+def precise(name: str) -> Function:
+    """Return the function that is always the C library's scalar one."""
+    make = _binary if name in BINARY else _unary
+    return make(name, _call(name, scalar_call))
 
 
 exp = _unary("exp", _call("exp"))

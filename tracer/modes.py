@@ -18,6 +18,7 @@ class _Modes(threading.local):
     copy_on_write = False
     view_replay = False
     memory_limit: int | None = None  # of gradients that are captured, in bytes
+    precise = False  # whether what is captured has the C library's functions
 
 
 STATE = _Modes()
@@ -43,6 +44,17 @@ def within(limit: int | None) -> Iterator[None]:
         yield
     finally:
         STATE.memory_limit = before
+
+
+@contextmanager
+def precisely(precise: bool) -> Iterator[None]:
+    """Capture a program, which is precise if a function that it calls is."""
+    before = STATE.precise
+    STATE.precise = precise
+    try:
+        yield
+    finally:
+        STATE.precise = before
 
 
 class _Mode:

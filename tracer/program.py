@@ -69,12 +69,16 @@ _BUILDING = threading.RLock()
 class Program:
     """A pure Func with its stages, its kernel and its derivative, made when needed.
 
-    The tapes of its derivatives take at most `memory_limit` bytes.
+    The tapes of its derivatives take at most `memory_limit` bytes. A `precise` one has
+    the C library's elementary functions.
     """
 
-    def __init__(self, func: Func, memory_limit: int | None = None) -> None:
+    def __init__(
+        self, func: Func, memory_limit: int | None = None, precise: bool = False
+    ) -> None:
         self.func = func
         self.memory_limit = memory_limit
+        self.precise = precise
         self.stages: dict[str, Func] = {}
         self._kernel: Callable[..., list[Any]] | None = None
         # The facts about sizes that each holds for, and the derivative.
@@ -101,10 +105,11 @@ class Program:
     def _build(self) -> Callable[..., list[Any]]:
         if env.interp():
             return _Interpreter(self.optimised())
-        key = _key(self.func)
+        key = _key(self.func, self.precise)
         try:
             if key is None:
-                kernel = codegen.build(self.optimised())
+                f = self.optimised()
+                kernel = codegen.build(f, precise=self.precise)
             else:
                 kernel = codegen.saved(key) or self._make(key)
         except RetrogradeError as error:
@@ -117,7 +122,10 @@ class Program:
     def _make(self, key: str) -> Any:
         with cache.alone(key, "recipe"):
             found = codegen.saved(key)  # another process may have made it meanwhile
-            return found or codegen.build(self.optimised(), key=key)
+            if found is not None:
+                return found
+            f = self.optimised()
+            return codegen.build(f, precise=self.precise, key=key)
 
     def builds(self) -> tuple[int, int]:
         """Return how many kernels were compiled, and how many came from the disk."""
@@ -155,12 +163,13 @@ class Program:
             func = vectorized(without_checks(self.func))
             sizes, limit = Known(symbols), self.memory_limit
             joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
-            program = Program(only_results(joint, len(self.func.results)), limit)
+            derived = only_results(joint, len(self.func.results))
+            program = Program(derived, limit, self.precise)
             variants.append((tuple(sizes.facts), program))
             return program
 
 
-def _key(f: Func) -> str | None:
+def _key(f: Func, precise: bool) -> str | None:
     """Return the key of the kernel of a Func; None where its passes have to be run.
 
     It is where the environment asks to see them, or where an attribute is an object
@@ -171,7 +180,8 @@ def _key(f: Func) -> str | None:
     nodes = list(walk(f.body))
     if not all(_is_text(a) for n in nodes for a in n.attrs.values()):
         return None
-    return codegen.key_of(show(f), repr([n.loc for n in nodes]), repr(STAGES))
+    where = repr([n.loc for n in nodes])
+    return codegen.key_of(show(f), where, repr(STAGES), repr(precise))
 
 
 def _is_text(a: Any) -> bool:

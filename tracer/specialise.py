@@ -273,7 +273,7 @@ class _Specialiser:
         # A transform shows the stages of the function it transforms.
         stages = trace.stages or {"capture": captured_func, "functionalize": pure}
         return Specialisation(
-            program=Program(pure, STATE.memory_limit),
+            program=Program(pure, STATE.memory_limit, STATE.precise),
             stages=stages,
             arguments=tuple(self.numbers),
             captured=captured,

@@ -57,7 +57,8 @@ def derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) ->
         return make(f)
     known = f.derived.get(key)
     if known is None:  # several threads agree on one
-        known = f.derived.setdefault(key, Compiled(make(f.fn), f.memory_limit))
+        made = Compiled(make(f.fn), f.memory_limit, f.precise)
+        known = f.derived.setdefault(key, made)
     return known
 
 
@@ -352,7 +353,8 @@ def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any
         key = (kind.prefix, finals)
         if key not in f.derived:
             fn = WithFinals(f.fn) if finals else f.fn
-            f.derived.setdefault(key, Compiled(kind(fn), f.memory_limit))
+            made = Compiled(kind(fn), f.memory_limit, f.precise)
+            f.derived.setdefault(key, made)
         return f.derived[key]  # type: ignore[no-any-return]
 
     leaves, tree = flatten_tree(args)

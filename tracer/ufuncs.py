@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,10 @@ AS_ADDITION: dict[np.ufunc, Callable[[Any], Any]] = {
 
 @functools.cache
 def op_of(ufunc: np.ufunc) -> Op | None:
-    """Return the op that a ufunc is."""
+    """Return the op that a ufunc is, of NumPy or of SciPy."""
+    special = sys.modules.get("scipy.special")
+    if special is not None and getattr(special, ufunc.__name__, None) is ufunc:
+        return OPS.get(ufunc.__name__)
     return next((op for op in OPS.values() if op.eager is ufunc), None)
 
 

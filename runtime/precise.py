@@ -1,0 +1,23 @@
+"""The scalar functions with the elementary ones of the C library, always.
+
+`rg.compile(precise=True)` imports them instead of `scalar`. They are calls that are not
+vectorised; their results are those of `math`, bit for bit, for float64.
+"""
+
+from typing import Any
+
+from . import scalar, vecmath
+
+C_NAMES = {name: name.replace("arc", "a") for name in scalar.__all__}
+_FUNCTIONS = {
+    name: vecmath.precise(c_name)
+    for name, c_name in C_NAMES.items()
+    if c_name in (*vecmath.UNARY, *vecmath.BINARY)
+}
+_FUNCTIONS["power"] = scalar.power_by(vecmath.scalar_call)
+_FUNCTIONS["logaddexp"] = scalar.log_of_sum(vecmath.scalar_call, "e")
+_FUNCTIONS["logaddexp2"] = scalar.log_of_sum(vecmath.scalar_call, "2")
+
+
+def __getattr__(name: str) -> Any:
+    return _FUNCTIONS.get(name) or getattr(scalar, name)
