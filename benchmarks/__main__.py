@@ -179,6 +179,7 @@ def main() -> int:
         time.monotonic() + 60 * given.minutes,
     )
     described = machine(*dict.fromkeys(PACKAGES[p] for p in peers if p in PACKAGES))
+    described += ", processor time" if options.clock == "cpu" else ""
     print(described)
     rows: list[Row] = []
     for group in options.groups:
@@ -192,7 +193,11 @@ def main() -> int:
                 report.show(title, found)
     if time.monotonic() > options.until:
         print(f"{given.minutes:g} minutes are over: what was not begun is left out")
-    print("\n".join(compilation.over_limits(rows)))
+    for line in compilation.over_limits(rows):
+        print(line)
+    if not rows:
+        print("no program of the groups has such a name")
+        return 1
     if given.json:
         given.json.write_text(report.as_json(described, rows) + "\n")
     if given.against:
