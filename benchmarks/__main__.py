@@ -139,7 +139,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="small sizes, few runs")
     parser.add_argument("--peers", type=words, metavar="NAMES")
-    parser.add_argument("--threads", type=numbers, default=(1, 2), metavar="COUNTS")
+    parser.add_argument("--threads", type=numbers, metavar="COUNTS")
     parser.add_argument("--sizes", type=numbers, default=(), metavar="SIZES")
     parser.add_argument("--dtypes", type=words, default=(), metavar="NAMES")
     parser.add_argument(
@@ -153,6 +153,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--against", type=Path, metavar="FILE", help="show what moved since this JSON"
     )
     given = parser.parse_args(arguments)
+    given.threads = given.threads or ((1,) if given.quick else (1, 2))
     given.peers = given.peers or (QUICK_PEERS if given.quick else PEERS)
     for name in given.groups:
         if name not in EVERY:
@@ -179,6 +180,7 @@ def main() -> int:
         time.monotonic() + 60 * given.minutes,
     )
     described = machine(*dict.fromkeys(PACKAGES[p] for p in peers if p in PACKAGES))
+    described += ", processor time" if options.clock == "cpu" else ""
     print(described)
     rows: list[Row] = []
     for group in options.groups:
@@ -192,7 +194,11 @@ def main() -> int:
                 report.show(title, found)
     if time.monotonic() > options.until:
         print(f"{given.minutes:g} minutes are over: what was not begun is left out")
-    print("\n".join(compilation.over_limits(rows)))
+    for line in compilation.over_limits(rows):
+        print(line)
+    if not rows:
+        print("no program of the groups has such a name")
+        return 1
     if given.json:
         given.json.write_text(report.as_json(described, rows) + "\n")
     if given.against:

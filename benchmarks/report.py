@@ -15,6 +15,7 @@ WIDTH = 140  # columns of a table, also where the terminal has fewer
 MEMORY = 0.7  # a row whose copy takes this share of the time is bound by memory
 CALLS = 3e-5  # seconds: below these, calls are what is measured
 SLOWER = 1.0  # rows below are marked
+ERROR = 80  # letters of an error in JSON: longer ones name files
 MOVED = 0.15  # smallest change that is shown
 
 SHOWN = ("ours", "value", "by hand", "eager", *PEERS, "numpy", "copy")
@@ -36,7 +37,9 @@ def duration(seconds: float | None) -> str:
 
 
 def count(size: int) -> str:
-    """Write 1000000 as 1e6."""
+    """Write 1000000 as 1e6, and nothing where a row has no size."""
+    if not size:
+        return ""
     power = len(str(size)) - 1
     return f"1e{power}" if size == 10**power and size >= 1000 else str(size)
 
@@ -109,6 +112,7 @@ def flat(row: Row) -> dict[str, Any]:
     found = dataclasses.asdict(row)
     for name in ("seconds", "cpu", "first"):
         found[name] = {k: float(f"{v:.4g}") for k, v in found[name].items()}
+    found["errors"] = {k: v[:ERROR] for k, v in row.errors.items()}
     return found
 
 

@@ -17,7 +17,7 @@ from benchmarks.checks import Digest, digest, disagreement, problem, reference
 from benchmarks.frameworks import Computed
 from benchmarks.groups import GROUPS, find
 from benchmarks.groups.elementwise import black_scholes, chain, normal
-from benchmarks.turns import Row, Worker, WorkerError
+from benchmarks.turns import Budget, Row, Turns, Worker, WorkerError
 from retrograde.differences import jacobians
 from retrograde.ir.errors import UnsupportedError
 
@@ -173,6 +173,9 @@ def test_json_keeps_rows(tmp_path: Path) -> None:
     rows = [row(ours=0.5, jax=0.25), row("b")]
     path.write_text(report.as_json("a machine", rows))
     assert report.load(path) == rows
+    rows[1].errors["jax"] = "e" * 200
+    path.write_text(report.as_json("a machine", rows))
+    assert report.load(path)[1].errors == {"jax": "e" * 80}
 
 
 def test_table_marks_what_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +199,8 @@ def test_durations_and_sizes_are_short() -> None:
         "0.1 us",
         "-",
     ]
-    assert [report.count(n) for n in (10, 1000, 1500, 10**7)] == [
+    assert [report.count(n) for n in (0, 10, 1000, 1500, 10**7)] == [
+        "",
         "10",
         "1e3",
         "1500",
@@ -268,3 +272,12 @@ def test_a_worker_answers(tmp_path: Path) -> None:
             worker.ask("prepare", "overhead", "nothing", 4, "float64", timeout=60)
     finally:
         worker.close()
+
+
+def test_frameworks_are_measured_in_turn() -> None:
+    case = find("overhead", "four_arguments")
+    with Turns(("ours", "numpy", "copy"), 1, Budget(0.01, 60.0)) as turns:
+        found = turns.measure("overhead", case, 4, "float64")
+    assert found.errors == {}
+    assert found.seconds.keys() == {"ours", "numpy", "copy"}
+    assert min(found.seconds.values()) > 0
