@@ -27,7 +27,7 @@ from typing import Any
 
 import numba
 
-from ..runtime import scalar
+from ..runtime import scalar, vecmath
 
 # Numba's internals are untyped Python to mypy.
 types: Any = numba.types
@@ -272,6 +272,7 @@ class Lower(_BaseLower):  # type: ignore[misc]
         self.setup_function(fndesc)
         args = self.extract_function_arguments()
         self.pre_lower()
+        vecmath.prefer_wide(self.context, self.function)
         self.values: dict[str, Value] = dict(zip(typing.args, args, strict=True))
         self.slots = {
             name: cgutils.alloca_once(

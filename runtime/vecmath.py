@@ -24,9 +24,10 @@ call of the C library stays: slower, same meaning.
 
 Note [512 bits]
 LLVM prefers vectors of 256 bits on Intel's processors, since wider ones lowered the
-clock of the first that had them. Elementary functions take half the time with 512
-bits on later ones (0.4 to 0.7 of it, measured on Emerald Rapids, libmvec), so a
-function that calls them asks for 512 bits, except on those first processors.
+clock of the first that had them. On later ones (measured on Emerald Rapids) elementary
+functions take half the time with 512 bits (0.4 to 0.7 of it, libmvec), arithmetic 0.7
+where it bounds a loop, and nothing is slower, so kernels ask for 512 bits, except on
+those first processors.
 
 Importing this module binds all symbols. Cached native code which names them crashes
 the process when it is loaded earlier, so its loader imports this module first and has
@@ -234,9 +235,15 @@ def _is_wide(target: Target) -> bool:
     return "avx512f" in target.features and target.processor not in SLOW_CLOCK
 
 
-def _prefer_wide(function: Any, target: Target) -> None:
+def _target_of(context: Any) -> Target:
+    return _target(*context.codegen().magic_tuple()[1:])
+
+
+def prefer_wide(context: Any, function: Any) -> None:
     """Ask for vectors of 512 bits in `function`; see Note [512 bits]."""
-    if _is_wide(target) and not isinstance(function.attributes, _Attributes):
+    if _is_wide(_target_of(context)) and not isinstance(
+        function.attributes, _Attributes
+    ):
         function.attributes = _Attributes(WIDE, function.attributes)
 
 
@@ -305,8 +312,8 @@ def _declare(
 
 def call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
     """Emit a call of one of these functions."""
-    target = _target(*context.codegen().magic_tuple()[1:])
-    _prefer_wide(builder.function, target)
+    target = _target_of(context)
+    prefer_wide(context, builder.function)
     if _is_inline(name, bits, len(args), target):
         function = polynomials.declare(builder.module, name, bits)
     else:
