@@ -38,11 +38,13 @@ def build(
     """
     from .binder import assemble, describe  # only here: Numba's import takes long
     from .kernels import lower
+    from .large import inline_in_large_loops
     from .nests import drop_unused
     from .recipe import to_bytes
 
     program = lower(func, name or func.name)
     drop_unused(program)
+    inline_in_large_loops(program)
     if precise:
         program.scalars = "precise"
     recipe = describe(program, [p.type.ndim for p in func.params])

@@ -26,8 +26,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numba
+from llvmlite import ir
 
 from ..runtime import scalar, vecmath
+from .large import LARGE, VECTORS
 
 # Numba's internals are untyped Python to mypy.
 types: Any = numba.types
@@ -263,6 +265,21 @@ class Typing:
         return self.calls[x].signature.return_type
 
 
+class _Hint(ir.values.MDValue):  # type: ignore[misc]
+    """What LLVM is told about one loop: a node of metadata that names itself first."""
+
+    def descr(self, buf: list[str]) -> None:
+        listed = ", ".join(x.get_reference() for x in (self, *self.operands))
+        buf += [f"distinct !{{ {listed} }}", "\n"]
+
+
+def _interleaved(module: Any) -> _Hint:
+    """Ask for several vectors in one iteration; see Note [large loops]."""
+    count = ir.Constant(ir.IntType(32), VECTORS)
+    asked = module.add_metadata(["llvm.loop.interleave.count", count])
+    return _Hint(module, [asked], name=str(len(module.metadata)))
+
+
 class Lower(_BaseLower):  # type: ignore[misc]
     """Writes the instructions of a function whose types are known."""
 
@@ -383,7 +400,9 @@ class Lower(_BaseLower):  # type: ignore[misc]
         if not self.builder.block.is_terminated:
             following = self.builder.add(index, start.type(step))
             index.add_incoming(following, self.builder.block)
-            self.builder.branch(head)
+            back = self.builder.branch(head)
+            if len(s.body) >= LARGE and not any(isinstance(x, ast.For) for x in s.body):
+                back.set_metadata("llvm.loop", _interleaved(self.builder.module))
         self.builder.position_at_end(after)
 
     def choice(self, s: ast.If) -> None:

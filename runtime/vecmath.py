@@ -18,7 +18,8 @@ Note [which function]
 `INLINE` functions are polynomials (see `polynomials`): tanh takes 0.4 of libmvec's time
 (0.5 in float32), expm1 0.6 to 0.9. The other polynomials are slower than libmvec by up
 to a third in a loop with several of them, where the call that clears all registers
-costs less than what is saved, and stand in where there is no libmvec. Without fused
+costs less than what is saved, and stand in where there is no libmvec; but the
+exponential is inline in large loops (`codegen/large.py`). Without fused
 multiply-add, and for the rest of the functions where there is no libmvec, the scalar
 call of the C library stays: slower, same meaning.
 
@@ -321,6 +322,13 @@ def call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
     return builder.call(function, args)
 
 
+def inline_call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
+    """Emit a polynomial, where there may be one."""
+    if not _target_of(context).fuses:
+        return call(context, builder, bits, name, *args)
+    return builder.call(polynomials.declare(builder.module, name, bits), args)
+
+
 def scalar_call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
     """Emit a call of the C library's scalar function, which stays one."""
     function = _declare(builder.module, name, bits, len(args), None)
@@ -381,6 +389,7 @@ def precise(name: str) -> Function:
 
 
 exp = _unary("exp", _call("exp"))
+inline_exp = _unary("exp", _call("exp", inline_call))
 log = _unary("log", _call("log"))
 sin = _unary("sin", _call("sin"))
 cos = _unary("cos", _call("cos"))
