@@ -29,7 +29,7 @@ import numba
 from llvmlite import ir
 
 from ..runtime import scalar, vecmath
-from .large import LARGE, VECTORS
+from .large import DENSE, LARGE, VECTORS
 
 # Numba's internals are untyped Python to mypy.
 types: Any = numba.types
@@ -289,7 +289,6 @@ class Lower(_BaseLower):  # type: ignore[misc]
         self.setup_function(fndesc)
         args = self.extract_function_arguments()
         self.pre_lower()
-        vecmath.prefer_wide(self.context, self.function)
         self.values: dict[str, Value] = dict(zip(typing.args, args, strict=True))
         self.slots = {
             name: cgutils.alloca_once(
@@ -401,9 +400,17 @@ class Lower(_BaseLower):  # type: ignore[misc]
             following = self.builder.add(index, start.type(step))
             index.add_incoming(following, self.builder.block)
             back = self.builder.branch(head)
-            if len(s.body) >= LARGE and not any(isinstance(x, ast.For) for x in s.body):
-                back.set_metadata("llvm.loop", _interleaved(self.builder.module))
+            if not any(isinstance(x, ast.For) for x in s.body):
+                self.innermost(s, back)
         self.builder.position_at_end(after)
+
+    def innermost(self, s: ast.For, back: Value) -> None:
+        """Tell LLVM how to vectorise a loop; `back` is the branch to its head."""
+        names = [x.id for x in ast.walk(s) if isinstance(x, ast.Name)]
+        if len(s.body) >= DENSE * (names.count("load") + names.count("store")):
+            vecmath.prefer_wide(self.context, self.function)
+        if len(s.body) >= LARGE:
+            back.set_metadata("llvm.loop", _interleaved(self.builder.module))
 
     def choice(self, s: ast.If) -> None:
         t, value = self.expression(s.test)

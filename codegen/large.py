@@ -33,6 +33,7 @@ from .nests import (
 
 LARGE = 60  # statements of one operation each
 VECTORS = 2
+DENSE = 8  # statements per access, see Note [512 bits] of vecmath
 INLINE = {"exp({0})": "inline_exp({0})"}
 
 

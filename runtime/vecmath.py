@@ -26,9 +26,11 @@ call of the C library stays: slower, same meaning.
 Note [512 bits]
 LLVM prefers vectors of 256 bits on Intel's processors, since wider ones lowered the
 clock of the first that had them. On later ones (measured on Emerald Rapids) elementary
-functions take half the time with 512 bits (0.4 to 0.7 of it, libmvec), arithmetic 0.7
-where it bounds a loop, and nothing is slower, so kernels ask for 512 bits, except on
-those first processors.
+functions take half the time with 512 bits (0.4 to 0.7 of it, libmvec), and a loop that
+arithmetic bounds 0.7 (a polynomial, f64 and f32). Where memory is the bound they are
+slower by 5 to 25 %: arrays of NumPy start at multiples of 16 bytes, so that each access
+crosses a cache line. So kernels ask for 512 bits that call elementary functions or have
+a loop of many operations per access, except on those first processors.
 
 Importing this module binds all symbols. Cached native code which names them crashes
 the process when it is loaded earlier, so its loader imports this module first and has
