@@ -23,11 +23,12 @@ from ..ir.func import Func
 from . import dispatch
 from .containers import Tree, flatten_tree
 from .convert import convert, operators
+from .fastcall import MISS, Flat, never
 from .location import user_location
 from .modes import within
 from .operators import EagerOperators
 from .outcomes import Answer, Path, Raised
-from .plans import MISS, MOST, Plan, kind_of, make_plan
+from .plans import MOST, Plan, kind_of, make_plan
 from .record import array_of
 from .specialisation import (
     Specialisation,
@@ -94,6 +95,7 @@ class Compiled:
         self._specialisations: dict[Hashable, list[Specialisation]] = {}
         self._signature: inspect.Signature | None = None
         self._plans: dict[Hashable, Plan] = {}
+        self._flat: Flat = never  # of the last kind of call
         self.derived: dict[Hashable, Any] = {}
         self._unsettled: set[Hashable] = set()  # kinds that get no more programs
         self._hits = 0
@@ -118,6 +120,10 @@ class Compiled:
                 return convert(self.fn)(*args, **kwargs)
         kind = None
         if not kwargs:
+            out = self._flat(args)
+            if out is not MISS:
+                self._hits += 1
+                return out
             leaves: list[Any] = []
             arrays: list[int] = []
             kind = kind_of(args, leaves, arrays)
@@ -126,6 +132,7 @@ class Compiled:
                 out = plan.run(args, leaves)
                 if out is not MISS:
                     self._hits += 1
+                    self._flat = plan.flattened(args)
                     return out
         return self._search(kind, args, kwargs)
 

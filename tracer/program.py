@@ -19,7 +19,7 @@ from ..ir.text import show
 from ..passes import manager
 from ..passes.activity import declares_derivative
 from ..passes.limit import Known, limited_vjp
-from ..runtime import cache, env
+from ..runtime import cache, env, progress
 from .location import user_location
 
 TEXT = (bool, int, float, complex, str, np.dtype, Expr, Symbol)
@@ -85,6 +85,7 @@ class Program:
         f = self.func
         for name in _stages():
             if name not in self.stages:
+                progress.stage(f"pass {name}")
                 self.stages[name] = run_pass(f, name)
             f = self.stages[name]
         return f
@@ -95,7 +96,8 @@ class Program:
         if self._kernel is None:
             with _BUILDING:
                 if self._kernel is None:
-                    self._kernel = self._build()
+                    with progress.compiling(_described(self.func)):
+                        self._kernel = self._build()
         return self._kernel
 
     def _build(self) -> Callable[..., list[Any]]:
@@ -115,6 +117,7 @@ class Program:
         return kernel
 
     def _make(self, key: str) -> Any:
+        progress.stage("waiting for another process")
         with cache.alone(key, "recipe"):
             found = codegen.saved(key)  # another process may have made it meanwhile
             return found or codegen.build(self.optimised(), key=key)
@@ -158,6 +161,12 @@ class Program:
             program = Program(only_results(joint, len(self.func.results)), limit)
             variants.append((tuple(sizes.facts), program))
             return program
+
+
+def _described(f: Func) -> str:
+    """Return the name of a Func and the place in the user's source."""
+    at = next((n.loc for n in f.nodes if n.loc is not None), None)
+    return f.name if at is None else f"{f.name} ({at.file}:{at.line})"
 
 
 def _key(f: Func) -> str | None:
