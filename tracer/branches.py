@@ -15,13 +15,13 @@ from ..ir.dims import Dim
 from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS, Kind
 from ..ir.types import I64, Type
-from .assume import dim_of
 from .containers import flatten_tree, unflatten_tree
 from .location import user_location
 from .slots import CannotCarry, Slots, Snapshot
 from .symbols import is_int
 from .tensor import Tensor
 from .trace import Trace
+from .traceint import dim_of
 from .unify import (
     as_type,
     differ,

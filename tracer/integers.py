@@ -12,9 +12,9 @@ from ..ir.dims import Dim, Expr
 from ..ir.func import Node, Operand, Value
 from ..ir.op import OPS, Fold, Kind, Op
 from ..ir.types import I64
-from .assume import TraceInt
 from .symbols import SymInt
 from .tensor import Tensor
+from .traceint import TraceInt
 
 if TYPE_CHECKING:
     from .trace import Trace

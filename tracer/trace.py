@@ -35,7 +35,7 @@ from ..ir.func import (
 )
 from ..ir.op import OPS, Kind, Op
 from ..ir.types import Type, same_shape
-from .assume import Assumptions, NeedsValue, Test, TraceInt
+from .assume import Assumptions, NeedsValue, Test
 from .inputs import Inputs
 from .integers import Integers, dims_of
 from .layouts import Layouts
@@ -46,6 +46,7 @@ from .mutations import Mutations
 from .outcomes import Outcomes, Prefix
 from .symbols import SymInt
 from .tensor import Tensor
+from .traceint import TraceInt
 
 WRITE, DETACH, OVERRIDE = OPS["write"], OPS["detach"], OPS["override"]
 SELECT = OPS["select"]
