@@ -21,7 +21,7 @@ from ..ir.dims import Symbol
 from ..ir.errors import OpaqueError, OutcomeError, UncompiledWarning, UnsupportedError
 from ..ir.func import Func
 from . import dispatch
-from .containers import Tree, flatten_tree
+from .containers import Tree, flatten_tree, map_tree
 from .convert import convert, operators
 from .fastcall import MISS, Flat, never
 from .location import user_location
@@ -278,12 +278,16 @@ class Compiled:
     def warmup(self, *args: Any, **kwargs: Any) -> Compiled:
         """Compile for arguments such as these, without calling; return the function.
 
-        Arguments are not changed. Raises what capturing the function raises.
+        Arguments are not changed. For an array may stand an object with a shape and a
+        dtype. Of a function that has been transformed it is the transform that is
+        compiled: `value_and_grad(f).warmup(x)`. Raises what capturing the function
+        raises.
 
         >>> f = compile(lambda x: 2 * x).warmup(np.ones(3))
         >>> f.cache_info().specialisations
         1
         """
+        args, kwargs = map_tree(_stand_in, (args, kwargs))
         self._ready(args, kwargs)[0].program.kernel  # noqa: B018
         return self
 
@@ -368,6 +372,16 @@ class Compiled:
         builds = [s.program.builds() for s in specs]
         compiled, loaded = (sum(b[k] for b in builds) for k in range(2))
         return CacheInfo(self._hits, self._misses, len(specs), compiled, loaded)
+
+
+def _stand_in(x: Any) -> Any:
+    """Return an array for what has but its shape and dtype."""
+    if isinstance(x, Tensor | np.ndarray | np.generic | type):
+        return x
+    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+    if not isinstance(shape, tuple) or dtype is None:
+        return x
+    return np.zeros(shape, dtype)  # memory that is never touched
 
 
 def _is_all(bound: Any, args: tuple[Any, ...]) -> bool:
