@@ -17,11 +17,11 @@ from ..ir import dims
 from ..ir.dims import Symbol
 from ..ir.errors import MutationError
 from ..ir.types import DType
-from ..runtime.pool import Results
+from ..runtime.pool import ALIGNED, WRITEABLE, Results
 from .compile import compile_entry
 from .emit import Emitter, arena_slots, dim_text, late_symbols, name_of
 from .nests import Buffer, Failure, Program, Reg, Result, listing
-from .recipe import ALIGNED, WRITEABLE, Caller, Given, Recipe, written
+from .recipe import Caller, Given, Recipe, written
 from .rows import LINES, ROWS
 
 

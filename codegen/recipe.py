@@ -29,7 +29,6 @@ from .nests import Failure
 # A type of the entry's signature: dtype, number of dimensions, layout, read-only; of a
 # number, the dtype.
 Given: TypeAlias = tuple[str, int, str, bool] | tuple[str]
-ALIGNED, WRITEABLE = 0x101, 0x400  # bits of `flags.num`: aligned and in C order
 PLAIN = (str, int, float, bool, type(None))
 
 

@@ -15,14 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CellType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..codegen.recipe import ALIGNED, WRITEABLE, Caller
-from ..runtime.pool import LARGE
+from ..runtime.pool import ALIGNED, LARGE, WRITEABLE
 from .specialisation import Specialisation
 from .state import MISSING, Place, stands_for
+
+if TYPE_CHECKING:
+    from ..codegen.recipe import Caller
 
 MISS = object()  # what a plan returns that does not hold
 PAIRS = 4  # arrays that are compared with each other one by one
