@@ -13,7 +13,7 @@ import tempfile
 
 from retrograde import demo
 
-LIMIT = 1.5  # seconds of CPU time
+LIMIT = 1.0  # seconds of CPU time
 REPEAT = 3  # warm processes; the fastest counts
 
 CHILD = """

@@ -225,10 +225,11 @@ def discard(key: str, suffix: str) -> None:
 
 
 def _files() -> list[Path]:
+    """Return all entries, those of other versions of the layout too."""
     base = folder()
-    if base is None or not (base / VERSION).is_dir():
+    if base is None:
         return []
-    return [file for file in (base / VERSION).glob("??/*") if file.is_file()]
+    return [file for file in base.glob("v[0-9]*/??/*") if file.is_file()]
 
 
 def info() -> Info:
