@@ -189,7 +189,7 @@ def make_flat(
     """
     caller: Caller = kernel.caller
     w = _Writer(spec, caller)
-    w.unpack("args", w.named(args))
+    w.unpack("given", w.named(args))
     w.distinct()
     w.state()
     w.captured(captured)
@@ -206,7 +206,7 @@ def make_flat(
     space.update((s, values[k].shape[axis]) for s, k, axis in caller.sizes)
     space.update(_allocators(caller, space))
     lines = [*w.lines, f"return {result(caller.results)}"]
-    text = "\n".join(["def flat(args):", *(f"    {line}" for line in lines)])
+    text = "\n".join(["def flat(given):", *(f"    {line}" for line in lines)])
     exec(compile(text, f"<plan of {spec.program.func.name}>", "exec"), space)
     return space["flat"]  # type: ignore[no-any-return]
 

@@ -169,18 +169,21 @@ def _described(f: Func) -> str:
     return f.name if at is None else f"{f.name} ({at.file}:{at.line})"
 
 
-def _key(f: Func) -> str | None:
+def _key(f: Func, **options: object) -> str | None:
     """Return the key of the kernel of a Func; None where its passes have to be run.
 
-    It is where the environment asks to see them, or where an attribute is an object
-    that its text does not tell.
+    `options` are what `codegen.build` is told besides. It is None where the environment
+    asks to see the passes, or where an attribute is an object that its text does not
+    tell.
     """
     if env.verify() or env.dump() or env.stop_after():
         return None
     nodes = list(walk(f.body))
     if not all(_is_text(a) for n in nodes for a in n.attrs.values()):
         return None
-    return codegen.key_of(show(f), repr([n.loc for n in nodes]), repr(STAGES))
+    return codegen.key_of(
+        show(f), repr([n.loc for n in nodes]), repr(STAGES), repr(options)
+    )
 
 
 def _is_text(a: Any) -> bool:
