@@ -352,13 +352,33 @@ def solve(a: Any, b: Any) -> Any:
 
 @implements(np.linalg.inv)
 def inv(a: Any) -> Any:
-    from .create import eye
-
-    x = _floating(asarray(a))
-    one = eye(x.shape[-1], dtype=x.dtype)
-    return apply("solve", x, _stacked_like(one, tuple(x.shape[:-2])))
+    return apply("inv", _floating(asarray(a)))
 
 
 @implements(np.linalg.det)
 def det(a: Any) -> Any:
     return apply("det", _floating(asarray(a)))
+
+
+# The named tuple that NumPy returns, which has no public name.
+SlogdetResult: Any = type(np.linalg.slogdet(np.ones((1, 1))))
+
+
+@implements(np.linalg.slogdet)
+def slogdet(a: Any) -> Any:
+    x = _floating(asarray(a))
+    return SlogdetResult(apply("det_sign", x), apply("det_log", x))
+
+
+@implements(np.linalg.cholesky)
+def cholesky(a: Any, /, *, upper: bool = False) -> Any:
+    x = _floating(asarray(a))
+    if not upper:
+        return apply("cholesky", x)
+    return swapped(apply("cholesky", swapped(x)))
+
+
+def swapped(x: Any) -> Any:
+    """Return the transpose of every matrix of a stack."""
+    n = len(x.shape)
+    return permuted(x, [*range(n - 2), n - 1, n - 2])
