@@ -27,10 +27,11 @@ from ..ir.access import Index, linear, project
 from ..ir.dims import Dim
 from ..ir.func import Node, Operand, type_of
 from ..ir.types import BOOL, F32, F64, I64, DType, Shape
-from .kernels import at, cast, compare, supported, whole
+from .kernels import Stored, at, cast, compare, supported, whole
 from .nest import BLOCK
 from .nests import (
     Apply,
+    At,
     Buffer,
     Call,
     If,
@@ -43,6 +44,7 @@ from .nests import (
     Set,
     Store,
 )
+from .rows import points
 
 if TYPE_CHECKING:
     from .kernels import Lowering
@@ -156,7 +158,13 @@ def lower(low: Lowering, node: Node) -> None:
     """Lower matmul."""
     v = node.result
     shape = v.type.shape
-    p = of(low, node, lambda index: linear(index, shape))
+    order = low.orders.get(v, tuple(range(len(shape))))
+    lies = tuple(shape[k] for k in order)
+
+    def where(index: Index) -> Dim:
+        return linear([index[k] for k in order], lies)
+
+    p = of(low, node, where)
     if not shape:
         left, right = p.left, p.right
         low.values[v] = total(
@@ -168,7 +176,9 @@ def lower(low: Lowering, node: Node) -> None:
         return
     b = low.target(v)
     p.lower(b)
-    low.define(v, whole(b, shape))
+    index, position = points(shape)
+    is_whole = where(index) == position
+    low.define(v, whole(b, shape) if is_whole else Stored(b, where, shape))
 
 
 def of(low: Lowering, node: Node, at: Callable[[Index], Dim], sign: int = 0) -> Product:
@@ -259,10 +269,74 @@ class Product:
             dims.add(length, dims.mul(n, -1))
         )
 
+    @property
+    def turned(self) -> Product:
+        """The same product with rows for columns."""
+        left, right, out = (x.transposed for x in (self.right, self.left, self.out))
+        return replace(self, left=left, right=right, out=out)
+
+    def merged(self) -> Product | None:
+        """Return one product if the rows of the stack are those of one matrix.
+
+        An array of the caller is taken to be packed.
+        """
+        if not self.out.stack or self.left.stack != self.out.stack:
+            return None
+        if any(d != 1 for d in self.right.stack):
+            return None
+        left, out = (self.together(x) for x in (self.left, self.out))
+        if left is None or out is None:
+            return None
+        first = (0,) * len(self.right.stack)
+        right = replace(
+            self.right, at=lambda _, i, j: self.right.at(first, i, j), stack=()
+        )
+        return replace(self, left=left, right=right, out=out)
+
+    def together(self, x: Matrix) -> Matrix | None:
+        """Return a stack of matrices as one with all their rows, if it is one."""
+        packed = self.low.rows.together((x.buffer,))
+        shape = (*x.stack, x.rows)
+        index, row = points(shape)
+        column = dims.symbol("_mj")
+
+        def at(_: Index, i: Dim, j: Dim) -> Dim:
+            return dims.substitute(x.at((0,) * len(x.stack), i, j), packed)
+
+        *stack, i = index
+        where = dims.substitute(x.at(tuple(stack), i, column), packed)
+        if where != at((), row, column):
+            return None
+        return Matrix(x.buffer, at, dims.product(shape), x.columns, ())
+
     def lower(self, b: Buffer) -> None:
         """Emit loops, a call, or both behind a test of the sizes."""
-        low = self.low
         self.out = replace(self.out, buffer=b)
+        low = self.low
+        p = self.merged()
+        if p is None:
+            self.emit()
+            return
+        steps = low.rows.together((self.left.buffer,))
+        open_ = [s for s in steps if s not in low.rows.packed]
+        if not open_:
+            p.emit()
+            return
+        with low.into() as once:
+            p.emit()
+        with low.into() as each:
+            self.emit()
+        packed = [
+            compare("==", At(dims.symbol(s.name), I64), at(steps[s])) for s in open_
+        ]
+        low.emit(If(_all(packed), once, each))
+
+    def emit(self) -> None:
+        found = self.out.layout()
+        if found is not None and found[0]:
+            self.turned.emit()
+            return
+        low = self.low
         m, k, n = self.sizes
         vector = 1 in (m, n)
         limit = MATRIX_BY_VECTOR if vector else MATRIX_BY_MATRIX
@@ -286,14 +360,6 @@ class Product:
     # Loops ------------------------------------------------------------------------
 
     def loops(self) -> None:
-        turned = Product(
-            self.low,
-            self.right.transposed,
-            self.left.transposed,
-            self.out.transposed,
-            self.dtype,
-            self.sign,
-        )
         with self.low.loops(self.out.stack) as index:
             match self.innermost():
                 case "k":
@@ -301,7 +367,7 @@ class Product:
                 case "j":
                     self.multiples(index)
                 case _:
-                    turned.multiples(index)
+                    self.turned.multiples(index)
 
     def innermost(self) -> str:
         """Return the index whose loop takes the fewest long steps; k where equal."""
