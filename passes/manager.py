@@ -10,6 +10,7 @@ from ..ir.func import Func
 from ..ir.text import show
 from ..ir.verify import verify as check
 from .cancel import cancel
+from .chains import chains
 from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
@@ -45,6 +46,7 @@ def pullback(f: Func) -> Func:
 # Every pass under its name. Passes with arguments stand here in a usual form.
 PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
+    "chains": chains,
     "vectorize": vectorize,
     "vjp": joint,
     "jvp": pushed,
@@ -63,7 +65,7 @@ PASSES: dict[str, Pass] = {
 # What runs in which order; `vjp` and `partition` are given with their arguments.
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
-    "optimize": ("simplify", "cse", "dce"),
+    "optimize": ("simplify", "cse", "chains", "dce"),
     "lower": ("shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
 }
 

@@ -308,7 +308,7 @@ class Compiled:
         """Return the IR for these arguments after a stage.
 
         Stages are "capture", "functionalize", "vjp" (of transforms), "simplify", "cse",
-        "dce", "shifts", "unnest", "cancel", "fuse", "inline" and "reinplace". Raises
+        "chains", "dce", "shifts", "unnest", "cancel", "fuse", "inline" and "reinplace". Raises
         ValueError for others.
         """
         stages = self.stages(*args, **kwargs)
