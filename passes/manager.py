@@ -16,6 +16,7 @@ from .dce import dce
 from .functionalize import functionalize
 from .fuse import fuse
 from .inline import inline
+from .joins import joins
 from .jvp import jvp
 from .partition import partition
 from .reinplace import reinplace
@@ -54,6 +55,7 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "joins": joins,
     "shifts": shifts,
     "unnest": unnest,
     "cancel": cancel,
@@ -66,7 +68,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "chains", "dce"),
-    "lower": ("shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
+    "lower": ("joins", "shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
 }
 
 
