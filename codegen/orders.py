@@ -1,8 +1,9 @@
 """In which order of its axes a stack of products lies in memory.
 
-A stack whose only users are one transpose of it is stored as that shows it: BLAS leaves
-any distance between rows, and the transpose is then in C order, so that what follows is
-one run, and a reshape no copy. Heads of attention are put side by side like this.
+A stack whose only users are one transpose of it, which is then reshaped, is stored as
+that shows it: BLAS leaves any distance between rows, and the reshape is no copy. Heads
+of attention are put side by side like this. Else C order is better:
+short rows far apart cost time (half as much again for rows of 20).
 
     %o: f64[b,h,t,d] = matmul %p, %v
     %s: f64[b,t,h,d] = transpose %o {axes=(0, 2, 1, 3)}     # in C order
@@ -17,6 +18,7 @@ from ..ir import dims
 from ..ir.access import base_index
 from ..ir.func import Func, Node, Operand, Value, walk
 from ..ir.op import Kind
+from .rows import has_calls, points
 
 Order = tuple[int, ...]  # for each axis in memory, outermost first, that of the value
 
@@ -43,9 +45,19 @@ def orders_of(f: Func) -> Mapping[Value, Order]:
         orders = {shown(n) for n in users[v]}
         order = orders.pop()
         matrix = (v.type.ndim - 2, v.type.ndim - 1)
-        if not orders and order is not None and order[-1] in matrix:
+        if orders or order is None or order[-1] not in matrix:
+            continue
+        if any(reshapes(n) for t in users[v] for n in users.get(t.result, ())):
             found[v] = order
     return found
+
+
+def reshapes(node: Node) -> bool:
+    """Tell whether a view divides positions: it takes axes together or apart."""
+    if node.op.kind is not Kind.VIEW or len(node.operands) != 1:
+        return False
+    index, _ = points(node.result.type.shape)
+    return any(map(has_calls, base_index(node, index, ())))
 
 
 def shown(node: Node) -> Order | None:
