@@ -10,7 +10,8 @@ of rows. BLAS wants one unit step in each matrix; an operand without one is copi
 Note [loops or BLAS]
 A call costs 40 to 150 ns and OpenBLAS is good at small sizes, so loops pay where sizes
 are known, and for a matrix by a vector, where they are as fast up to about 32 x 32:
-there the kernel decides. Products of two matrices of unknown sizes always go to BLAS:
+there the kernel decides, and in a stack of up to 8 x 8 if the layout is open (10 ns
+each instead of 46). Products of two matrices of unknown sizes always go to BLAS:
 loops are slower from 4 x 4 on, and would make every product longer to compile.
 """
 
@@ -55,6 +56,7 @@ Count: TypeAlias = Dim | Scalar
 # Multiplications up to which loops are taken; see Note [loops or BLAS].
 MATRIX_BY_MATRIX = 512
 MATRIX_BY_VECTOR = 1024
+TINY_MATRIX = 64  # of a stack, by a vector, where its layout is not known either
 
 
 SUFFIX = {0: "", 1: "_add", -1: "_subtract"}
@@ -209,8 +211,9 @@ def total(
     size: Dim,
     dtype: DType,
     factors: Callable[[Dim], tuple[Scalar, Scalar]],
+    short: bool = False,
 ) -> Reg:
-    """Emit a sum of products; floats are added in any order, by blocks."""
+    """Emit a sum of products; floats are added in any order, by blocks if not short."""
     zero = Lit(np.zeros((), dtype).item(), dtype)
     acc = low.variable(zero, "acc")
     s, k = low.symbol("k")
@@ -220,7 +223,7 @@ def total(
             low.emit(Set(acc.name, sum_of(acc, product)))
     loop = Loop(s, 0, size, 1, body)
     if dtype.kind == "f":
-        short = isinstance(size, int) and size <= BLOCK
+        short = short or (isinstance(size, int) and size <= BLOCK)
         part = acc if short else Reg(low.fresh("part"), dtype)
         body.append(Set(part.name, product, plus=True))
         if not short:
@@ -348,22 +351,26 @@ class Product:
             return
         with low.into() as large:
             conditions = self.call()
-        if vector and not isinstance(work, int) and not is_open:
+        decides = vector and not isinstance(work, int)
+        if is_open:  # steps that are not known make slow loops
+            decides, limit = decides and bool(self.out.stack), TINY_MATRIX
+        short = decides and not conditions and limit <= BLOCK
+        if decides:
             conditions.insert(0, compare(">", at(work), at(limit)))
         if not conditions:
             low.body.extend(large)
             return
         with low.into() as loops:
-            self.loops()
+            self.loops(short)
         low.emit(If(_all(conditions), large, loops))
 
     # Loops ------------------------------------------------------------------------
 
-    def loops(self) -> None:
+    def loops(self, short: bool = False) -> None:
         with self.low.loops(self.out.stack) as index:
             match self.innermost():
                 case "k":
-                    self.sums(index)
+                    self.sums(index, short)
                 case "j":
                     self.multiples(index)
                 case _:
@@ -383,8 +390,8 @@ class Product:
             costs["i"] = _far(li) + 2 * _far(oi)
         return min(costs, key=lambda name: costs[name])
 
-    def sums(self, index: Index) -> None:
-        """Emit one sum for every element."""
+    def sums(self, index: Index, short: bool) -> None:
+        """Emit one sum for every element; none is longer than a block if `short`."""
         low, stack = self.low, self.out.stack
         m, size, n = self.sizes
         with low.loops((m, n)) as (i, j):
@@ -396,6 +403,7 @@ class Product:
                     self.left.element(index, stack, i, k),
                     self.right.element(index, stack, k, j),
                 ),
+                short,
             )
             where = self.out.where(index, stack, i, j)
             low.emit(Store(self.out.buffer, where, self.added(where, acc)))
