@@ -34,6 +34,8 @@ from .scope import ScopedBuilder
 from .simplify import Rewriter
 
 GAIN = 2.0  # how much cheaper another order must be
+MANY = 12  # factors up to which all orders are compared
+DEEPEST = 100  # products in a chain
 TRANSPOSE, DIAGONAL = OPS["transpose"], OPS["diagonal"]
 
 
@@ -102,27 +104,27 @@ def cheapest_order(b: ScopedBuilder, node: Node, definition: Definition) -> Any:
     if len(factors) < 3 or len(dtypes) > 1:
         return None
     sizes = _sizes(factors)
-    best, cost = best_splits(sizes)
+    best, cost = best_splits(sizes) if len(factors) <= MANY else _from_an_end(sizes)
     if cost * GAIN > _cost(tree, sizes, 0)[0]:
         return None
     return _build(b, factors, best, 0, len(factors))
 
 
-def _tree_of(b: _Chains, node: Node, turned: bool) -> Tree:
-    parts = [_factor(b, x, turned) for x in node.operands]
+def _tree_of(b: _Chains, node: Node, turned: bool, depth: int = 0) -> Tree:
+    parts = [_factor(b, x, turned, depth) for x in node.operands]
     left, right = reversed(parts) if turned else parts
     return left, right
 
 
-def _factor(b: _Chains, x: Operand, turned: bool) -> Tree:
+def _factor(b: _Chains, x: Operand, turned: bool, depth: int) -> Tree:
     node = b.inner(x)
-    if node is None or type_of(x).ndim != 2:
+    if node is None or type_of(x).ndim != 2 or depth == DEEPEST:
         return Factor(x, turned)
     if node.op is TRANSPOSE and node.attrs["axes"] == (1, 0):
-        return _factor(b, node.operands[0], not turned)
+        return _factor(b, node.operands[0], not turned, depth + 1)
     matrices = all(type_of(y).ndim == 2 for y in node.operands)
     if node.op.kind is Kind.CONTRACTION and matrices:
-        return _tree_of(b, node, turned)
+        return _tree_of(b, node, turned, depth + 1)
     return Factor(x, turned)
 
 
@@ -170,6 +172,16 @@ def best_splits(sizes: Sequence[float]) -> tuple[Splits, float]:
             ]
             cost[i, j], split[i, j] = min(found)
     return split, cost[0, n]
+
+
+def _from_an_end(sizes: Sequence[float]) -> tuple[Splits, float]:
+    """Return the better of the orders from left to right and from right to left."""
+    n = len(sizes) - 1
+    left = sum(sizes[0] * sizes[j - 1] * sizes[j] for j in range(2, n + 1))
+    right = sum(sizes[i] * sizes[i + 1] * sizes[n] for i in range(n - 1))
+    if left <= right:
+        return {(0, j): j - 1 for j in range(2, n + 1)}, left
+    return {(i, n): i + 1 for i in range(n - 1)}, right
 
 
 def _build(

@@ -150,3 +150,15 @@ def test_einsum_of_many_operands(text: str) -> None:
     xs = [rng.normal(size=[3] * len(s)) for s in text.partition("->")[0].split(",")]
     got = np.einsum(text, *map(rg.tensor, xs))
     np.testing.assert_allclose(np.asarray(got), np.einsum(text, *xs), rtol=1e-12)
+
+
+def test_a_long_chain_is_ordered_quickly() -> None:
+    count = 150
+    lines = ["func @f(%a: f64[n,n], %v: f64[n]) -> f64[n] {"]
+    lines += ["  %t0: f64[n,n] = matmul %a, %a"]
+    lines += [f"  %t{k + 1}: f64[n,n] = matmul %t{k}, %a" for k in range(count)]
+    lines += [f"  %y: f64[n] = matmul %t{count}, %v", "  return %y", "}"]
+    left = products("\n".join(lines))
+    assert left.count("f64[n]") > 90  # of the last hundred products
+    few = "\n".join([*lines[:22], "  %y: f64[n] = matmul %t20, %v", *lines[-2:]])
+    assert products(few) == ["f64[n]"] * 22
