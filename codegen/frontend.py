@@ -251,7 +251,9 @@ class Typing:
         return self._globals[name]
 
     def _call(self, x: ast.AST, function: Any, args: list[Type]) -> Type:
-        if not isinstance(function, str):
+        # A helper in Python is compiled once for all numbers; intrinsics may need them.
+        operator = not isinstance(function, str)
+        if operator or isinstance(self._global(function), types.Dispatcher):
             args = [types.unliteral(t) for t in args]
         key = (function, *args)
         if key not in self._known:

@@ -9,7 +9,7 @@ from typing import Any
 from . import dims
 from .dims import Dim, Facts, Symbol
 from .func import Node, Operand, Value, type_of
-from .op import OPS, Fold, Kind, Op, Step
+from .op import OPS, Fold, Kind, Op, Routine, Step
 from .types import Shape, Type, broadcast_shapes
 from .verify import loop_facts
 
@@ -179,6 +179,8 @@ def may_fail(node: Node, facts: Facts) -> bool:
     if node.op.kind is Kind.SIZE:
         return bool(node.attrs.get("checked"))
     if node.op.kind in (Kind.GATHER, Kind.CHECK) or "count" in node.attrs:
+        return True
+    if isinstance(node.op.lower, Routine) and node.op.lower.error:
         return True
     given = indices_of(node) if node.op.kind in (Kind.VIEW, Kind.SCATTER) else ()
     if any(isinstance(x, Value) for x in given):

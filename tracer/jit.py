@@ -329,8 +329,8 @@ class Compiled:
         """Return the IR for these arguments after a stage.
 
         Stages are "capture", "functionalize", "vjp" (of transforms), "simplify", "cse",
-        "dce", "shifts", "unnest", "cancel", "fuse", "inline" and "reinplace". Raises
-        ValueError for others.
+        "chains", "dce", "joins", "shifts", "unnest", "cancel", "fuse", "inline" and
+        "reinplace". Raises ValueError for others.
         """
         stages = self.stages(*args, **kwargs)
         if stage not in stages:

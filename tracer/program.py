@@ -40,6 +40,7 @@ def vectorized(f: Func) -> Func:
     Where there are none, it is `f` as it was. So it is where a node says itself what
     its derivative is, too: `simplify` keeps no more than values.
     """
+    f = run_pass(f, "chains")
     nodes = list(walk(f.body))
     if any(map(declares_derivative, nodes)):
         return f
