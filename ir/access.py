@@ -68,6 +68,17 @@ def part_type(node: Node) -> Type:
     return part
 
 
+def space_of(node: Node) -> Shape:
+    """Return the index space that a node is computed over."""
+    match node.op.kind:
+        case Kind.REDUCTION:
+            return canonical(type_of(node.operands[0]).shape)
+        case Kind.SCATTER:
+            return canonical(part_type(node).shape)
+        case _:
+            return canonical(node.result.type.shape)
+
+
 def writes_part(node: Node) -> bool:
     """Tell whether a node writes a part in which every element has one place."""
     return (

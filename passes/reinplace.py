@@ -42,9 +42,9 @@ from ..ir.access import (
     joined,
     may_fail,
     need_of,
-    part_type,
     place,
     reads_of,
+    space_of,
     to_copy,
     volume,
     writes_of,
@@ -60,11 +60,9 @@ from ..ir.func import (
     Value,
     dims_of_node,
     free_values,
-    type_of,
     walk,
 )
 from ..ir.op import OPS, Kind
-from ..ir.types import Shape
 from ..ir.verify import loop_facts
 from .scope import defined_symbol, values_of, views_first, with_operands
 
@@ -240,7 +238,7 @@ class _Plan:
         makers = {v: n for n in inside for v in n.results}
         roots = [makers.get(x) if isinstance(x, Value) else None for x in yielded]
         nests = [r for r in roots if r is not None]
-        if len(nests) != len(roots) or len({_space(r) for r in nests}) > 1:
+        if len(nests) != len(roots) or len({space_of(r) for r in nests}) > 1:
             return (), set()
         reads = reads_of(inside, nests, self.views)
         kept = [n for r in nests if r.op.kind is Kind.SCATTER for n in _sequence(r)]
@@ -257,7 +255,7 @@ class _Plan:
                 taken.add(x)
                 break
         if -1 in nest.order.values():
-            count = len(_space(nests[0]))
+            count = len(space_of(nests[0]))
             order = tuple(nest.order.get(j, 1) for j in range(count))
             scan.nodes[k] = self.ordered(node, order)
         return (), taken
@@ -478,14 +476,6 @@ def _whole(x: Value) -> Access:
     loops = canonical(x.type.shape)
     space = tuple((Symbol(f"@{k}"), d) for k, d in enumerate(loops))
     return Access(x, place(x.type.shape, [symbol(s.name) for s, _ in space]), space)
-
-
-def _space(root: Node) -> Shape:
-    if root.op.kind is Kind.REDUCTION:
-        return canonical(type_of(root.operands[0]).shape)
-    if root.op.kind is Kind.SCATTER:
-        return canonical(part_type(root).shape)
-    return canonical(root.result.type.shape)
 
 
 class _Marker(Copier):
