@@ -68,7 +68,8 @@ class Reduce:
     out: Buffer | None
     offset: Dim
     name: str = ""
-    first: Scalar | None = None  # the first element, where it is in memory
+    first: Scalar | None = None  # the first element, where it is known before
+    result: str = ""  # the register that must take the result, if it is in none yet
 
 
 def suffix(axes: Sequence[Axis], over: frozenset[Symbol]) -> int:
@@ -196,10 +197,10 @@ def _finish(
 ) -> None:
     out = r.node.result.type
     if r.out is None:
-        if isinstance(total, Reg):
+        if isinstance(total, Reg) and not r.result:
             r.name = total.name
         else:
-            r.name = low.fresh("v")
+            r.name = r.result or low.fresh("v")
             where.append(Let(r.name, total))
         return
     if outer:

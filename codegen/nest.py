@@ -31,7 +31,7 @@ from ..ir.access import (
     space_of,
     view_of,
 )
-from ..ir.dims import Dim
+from ..ir.dims import Dim, Symbol
 from ..ir.errors import IndexRangeError, InternalError, RetrogradeError, ShapeError
 from ..ir.func import Node, Operand, Value, type_of
 from ..ir.op import Fold, Kind
@@ -121,6 +121,11 @@ class Nest:
             case _:
                 raise InternalError(f"{node.op.name} inside a nest")
 
+    def first(self, x: Operand, index: Index, over: frozenset[Symbol]) -> Scalar | None:
+        """Return the first element of a fold over some loops, if it is in memory."""
+        found = None if x in self.inside else self.low.element(x, index)
+        return found if isinstance(found, Load) else None
+
     def known(self, node: Node) -> tuple[Dim, ...]:
         """Return the checked index operands; the checks stand before the nest."""
         if node not in self.given:
@@ -182,7 +187,7 @@ class Nest:
             empty = [k for k in node.attrs["axes"] if not self.low.nonempty(base[k])]
             if empty:  # then no index is in range, not even 0
                 sizes = [compare("==", at(base[k]), Lit(0, I64)) for k in empty]
-                runs = at(dims.product(a.size for a in self.axes))
+                runs = at(dims.product(space_of(node)))
                 some = compare("!=", runs, Lit(0, I64))
                 inner, self.low.body = self.low.body, self.before
                 bad = Apply("({0} & {1})", (either(*sizes), some), BOOL)
@@ -355,10 +360,10 @@ def _root(nest: Nest, r: Value, node: Node, out: Value, b: Buffer | None) -> Non
         case Kind.CREATION if node.op.arbitrary and b is not None:
             pass
         case Kind.REDUCTION:
-            _reduction(nest, node, out, b)
+            reduction(nest, node, None if b is None else whole(b, out.type.shape))
         case Kind.SCATTER:
             assert b is not None
-            _scatter(nest, node, b)
+            scatter(nest, node, whole(b, out.type.shape))
         case _:
             shape = r.type.shape
             index = place(shape, nest.index)
@@ -369,7 +374,8 @@ def _root(nest: Nest, r: Value, node: Node, out: Value, b: Buffer | None) -> Non
                 nest.stores.append(Store(b, linear(index, shape), x))
 
 
-def _reduction(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
+def reduction(nest: Nest, node: Node, memory: Stored | None) -> Reduce:
+    """Add a fold to the nest; its results go to `memory`, or stay in a register."""
     fold = node.op.lower
     assert isinstance(fold, Fold)
     assert node.op.computes is not None
@@ -390,30 +396,30 @@ def _reduction(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
     where = tuple(
         0 if k in axis else i for k, i in enumerate(index) if keep or k not in axis
     )
-    offset = linear(where, out.type.shape)
+    offset = memory.at(where) if memory is not None else 0
+    b = memory.buffer if memory is not None else None
     r = Reduce(node, fold, value, over, b, offset)
     nest.reductions.append(r)
     level = suffix(nest.axes, over)
     if fold.start == "first" and not fold.index and level + len(over) == len(nest.axes):
         zeros = [0 if a.symbol in over else a.index for a in nest.axes]
-        found = (
-            value if x in nest.inside else nest.low.element(x, place(t.shape, zeros))
-        )
-        if over and isinstance(found, Load):
+        found = nest.first(x, place(t.shape, zeros), over)
+        if over and found is not None:
             # Taken twice: a fold that starts with an element is idempotent.
             r.first = cast(found, wanted)
     if fold.start == "first":
-        _need_elements(nest, node, t.shape, out)
+        _need_elements(nest, node, t.shape)
+    return r
 
 
-def _need_elements(nest: Nest, node: Node, shape: Shape, out: Value) -> None:
+def _need_elements(nest: Nest, node: Node, shape: Shape) -> None:
     """Check that a reduction which needs a first element has one."""
     low = nest.low
     empty = [k for k in node.attrs["axis"] if not low.nonempty(shape[k])]
     if not empty:
         return
     bad = either(*(compare("==", at(shape[k]), Lit(0, I64)) for k in empty))
-    some = compare("!=", at(out.type.size), Lit(0, I64))
+    some = compare("!=", at(node.result.type.size), Lit(0, I64))
     inner, low.body = low.body, nest.before
     low.fail_where(
         Apply("({0} & {1})", (bad, some), BOOL),
@@ -424,7 +430,8 @@ def _need_elements(nest: Nest, node: Node, shape: Shape, out: Value) -> None:
     low.body = inner
 
 
-def _scatter(nest: Nest, node: Node, b: Buffer) -> None:
+def scatter(nest: Nest, node: Node, memory: Stored) -> None:
+    """Store what a scatter writes into memory that holds its base."""
     x, new = node.operands[:2]
     base = type_of(x)
     part = part_type(node).shape
@@ -433,13 +440,13 @@ def _scatter(nest: Nest, node: Node, b: Buffer) -> None:
         where = nest.gathered(node, index)
     else:
         where = base_index(node, index, nest.known(node))
-    offset = linear(where, base.shape)
+    offset = memory.at(where)
     value = nest.element(new, project(index, part, type_of(new).shape))
     if node.op.accumulates:
         dtype = promote(base, type_of(new)).dtype
-        old: Scalar = Load(b, offset, base.dtype)
+        old: Scalar = Load(memory.buffer, offset, base.dtype)
         value = Apply("({0} + {1})", (cast(old, dtype), cast(value, dtype)), dtype)
-    nest.stores.append(Store(b, offset, cast(value, base.dtype)))
+    nest.stores.append(Store(memory.buffer, offset, cast(value, base.dtype)))
 
 
 # ---------------------------------------------------------------- loops around a body

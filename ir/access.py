@@ -277,6 +277,25 @@ def reads_of(
     return reader.found
 
 
+def element_reads(
+    inside: Sequence[Node], x: Operand, views: Mapping[Value, Node]
+) -> list[Access]:
+    """Return what is read for the elements of a value, at every point of its space."""
+    reader = _Reader({v: n for n in inside for v in n.results}, views)
+    if isinstance(x, Value):
+        reader.space, index = _space(x.type.shape)
+        reader.read(x, index)
+    return reader.found
+
+
+def written_index(node: Node, definitions: Mapping[Value, Node]) -> Index:
+    """Return where a scatter writes, at a point of its part."""
+    _, index = point_of(node)
+    if view_of(node).kind is Kind.GATHER:
+        return gather_index(node, index, gathered_dims(node, index, definitions))
+    return base_index(node, index, index_dims(node))
+
+
 class _Reader:
     def __init__(self, inside: Mapping[Value, Node], views: Mapping[Value, Node]):
         self.inside = inside
@@ -429,7 +448,7 @@ def need_of(write: Access, read: Access, facts: Facts) -> Need:
     if not same_space or not _injective(write):
         return CLASH
     for k, (s, _) in enumerate(write.space):
-        gap = _distance(s, pairs)
+        gap = distance(s, pairs)
         if gap == 0:
             continue
         for step in (1, -1):
@@ -447,7 +466,7 @@ def disjoint(a: Access, b: Access, facts: Facts) -> bool:
     return any(_apart(x, a.space, y, b.space, facts) for x, y in pairs)
 
 
-def _distance(s: Symbol, pairs: Sequence[tuple[Dim, Dim]]) -> Dim | None:
+def distance(s: Symbol, pairs: Sequence[tuple[Dim, Dim]]) -> Dim | None:
     """Return how many iterations of a loop an element is written after it is read."""
     for w, r in pairs:
         gap, slope = dims.add(r, dims.mul(w, -1)), _along(w, s)

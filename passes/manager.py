@@ -18,6 +18,7 @@ from .inline import inline
 from .jvp import jvp
 from .partition import partition
 from .reinplace import reinplace
+from .rows import rows
 from .shifts import shifts
 from .simplify import simplify
 from .unnest import unnest
@@ -56,6 +57,7 @@ PASSES: dict[str, Pass] = {
     "unnest": unnest,
     "cancel": cancel,
     "fuse": fuse,
+    "rows": rows,
     "inline": inline,
     "reinplace": reinplace,
 }
@@ -64,7 +66,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
+    "lower": ("shifts", "unnest", "cancel", "fuse", "rows", "inline", "reinplace"),
 }
 
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..ir import stages
 from ..ir.access import (
     Access,
     Need,
@@ -168,6 +169,8 @@ class _Plan:
                 return (), self.branches(scan.nodes[k], dead)
             case Kind.SCATTER | Kind.ELEMENTWISE:
                 return self.group(scan, k, (node,), node.results, dead, facts)
+            case Kind.FUSED if "rows" in node.attrs:
+                return (), self.rows(node, dead, facts)
             case Kind.FUSED:
                 (region,) = node.regions
                 return self.group(scan, k, region.nodes, region.results, dead, facts)
@@ -259,6 +262,41 @@ class _Plan:
             order = tuple(nest.order.get(j, 1) for j in range(count))
             scan.nodes[k] = self.ordered(node, order)
         return (), taken
+
+    def rows(self, node: Node, dead: set[Value], facts: Facts) -> set[Value]:
+        """Mark results of a group over rows; see `ir/stages.py`."""
+        (region,) = node.regions
+        plan = stages.plan(region.nodes, region.results, node.attrs["rows"])
+        reads = list(plan.reads(self.views))
+        stored: dict[Value, stages.Task] = {}
+        for task in plan.tasks:  # a scatter's result first holds its base
+            stored.setdefault(task.node.result, task)
+        taken: set[Value] = set()
+        for v, r in zip(node.results, region.results, strict=True):
+            assert isinstance(r, Value)
+            task = stored[r]
+            for write in self.row_writes(plan, task, reads):
+                x = write.value
+                if x not in dead - taken or x.type.array() != v.type.array():
+                    continue
+                if not stages.disturbs(plan, write, task.time, reads, facts):
+                    self.marks[v] = x
+                    taken.add(x)
+                    break
+        return taken
+
+    def row_writes(
+        self, plan: stages.Plan, task: stages.Task, reads: Sequence[tuple[int, Access]]
+    ) -> list[Access]:
+        """Return how a result could be written in place of what the group reads."""
+        if task.do is stages.Do.FOLD:
+            return []
+        if task.do is stages.Do.SCATTER:
+            is_array = isinstance(task.node.operands[0], Value)
+            return [writes_of(task.node)] if is_array else []
+        bases = {t.node.operands[0] for t in plan.tasks if t.do is stages.Do.SCATTER}
+        values = dict.fromkeys(read.value for _, read in reads)
+        return [_whole(x) for x in values if x not in bases]
 
     def candidates(
         self, nest: _Nest, root: Node, v: Value, dead: set[Value]
