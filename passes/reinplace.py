@@ -72,7 +72,11 @@ LOOPS = (Kind.FOR, Kind.WHILE)
 
 def reinplace(f: Func) -> Func:
     """Return `f` with marks on values that are computed in place."""
-    plan = _Plan(IRBuilder(tuple(names_in(f))))
+    plan = _Plan(IRBuilder(tuple(names_in(f))), frozenset(f.params))
+    where = {i: f.params[j] for i, j in f.updates}
+    for i, r in enumerate(f.results):
+        if isinstance(r, Value):
+            plan.homes[r] = plan.homes.get(r) or where.get(i)
     updated = {f.params[j] for _, j in f.updates}
     body = plan.block(f.body, f.size_facts(), visible=updated)
     return replace(f, body=_Marker(plan.marks).block(body))
@@ -100,9 +104,12 @@ class _Plan:
     """Decides, block by block; a block comes back with the copies that it needs."""
 
     names: IRBuilder
+    params: frozenset[Value]
     marks: dict[Value, Value] = field(default_factory=dict)
     views: dict[Value, Node] = field(default_factory=dict)
     content: dict[Value, Value] = field(default_factory=dict)  # view -> what it shows
+    # Results of the Func, and the parameters in whose memory the caller wants them.
+    homes: dict[Value, Value | None] = field(default_factory=dict)
 
     def shown(self, v: Value) -> Value:
         return self.content.get(v, v)
@@ -275,7 +282,7 @@ class _Plan:
         for v, r in zip(node.results, region.results, strict=True):
             assert isinstance(r, Value)
             task = stored[r]
-            for write in self.row_writes(plan, task, reads):
+            for write in self.row_writes(plan, task, v, reads):
                 x = write.value
                 if x not in dead - taken or x.type.array() != v.type.array():
                     continue
@@ -286,17 +293,21 @@ class _Plan:
         return taken
 
     def row_writes(
-        self, plan: stages.Plan, task: stages.Task, reads: Sequence[tuple[int, Access]]
+        self,
+        plan: stages.Plan,
+        task: stages.Task,
+        v: Value,
+        reads: Sequence[tuple[int, Access]],
     ) -> list[Access]:
-        """Return how a result could be written in place of what the group reads."""
+        """Return how a result could be written in place, in the order to try it."""
         if task.do is stages.Do.FOLD:
             return []
         if task.do is stages.Do.SCATTER:
             is_array = isinstance(task.node.operands[0], Value)
             return [writes_of(task.node)] if is_array else []
         bases = {t.node.operands[0] for t in plan.tasks if t.do is stages.Do.SCATTER}
-        values = dict.fromkeys(read.value for _, read in reads)
-        return [_whole(x) for x in values if x not in bases]
+        places = self.places(v, (read for _, read in reads))
+        return [_whole(x) for x in places if x not in bases]
 
     def candidates(
         self, nest: _Nest, root: Node, v: Value, dead: set[Value]
@@ -310,9 +321,22 @@ class _Plan:
             if isinstance(x, Value) and x in dead and bases.count(x) == 1:
                 yield x, writes_of(root)
             return
-        for x in dict.fromkeys(r.value for r in nest.reads):
+        for x in self.places(v, nest.reads):
             if x in dead and x not in bases and x.type.array() == v.type.array():
                 yield x, _whole(x)
+
+    def places(self, v: Value, reads: Iterable[Access]) -> Iterator[Value]:
+        """Yield the values whose buffers could hold `v`, the best ones first.
+
+        A result has memory of its own: the parameter that it updates, or a new array,
+        into which it would have to be copied from any parameter.
+        """
+        home = self.homes.get(v)
+        if home is not None:
+            yield home
+        for x in dict.fromkeys(r.value for r in reads):
+            if x is not home and not (v in self.homes and x in self.params):
+                yield x
 
     def into(
         self, nest: _Nest, root: Node, write: Access, facts: Facts
