@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from row_programs import Sizes, arguments, program
 from run_nests import Failed, run_nests
 
+from retrograde.codegen import build
 from retrograde.codegen.kernels import lower
 from retrograde.codegen.nests import drop_unused
 from retrograde.ir.errors import RetrogradeError
@@ -104,3 +105,19 @@ def test_random_programs_are_lowered_right(
     drop_unused(p)
     got = outcome(lambda *a: run_nests(p, g, a), *args)
     assert agree(got, want, TOLERANCE[F64]), f"{f}\n{g}"
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from([(5, 37), (3, 64), (1, 9), (2, 3, 5)]),
+    st.booleans(),
+    st.sampled_from([F64, F32]),
+)
+def test_random_programs_are_compiled_right(
+    seed: int, sizes: Sizes, joint: bool, dtype: Any
+) -> None:
+    f, args = case(seed, 5, sizes, joint, dtype)
+    g = lowered(f)
+    got = outcome(lambda *a: build(g)(a), *args)
+    assert agree(got, outcome(run, f, *args), TOLERANCE[dtype]), f"{f}\n{g}"
