@@ -19,7 +19,7 @@ from ..ir.access import Index, canonical, linear, place, space_of
 from ..ir.dims import Dim, Symbol
 from ..ir.func import Node, Operand, Value
 from ..ir.op import Kind
-from ..ir.stages import Do, Plan, Task, memory_shape, plan, row_axes
+from ..ir.stages import LIBRARY, Do, Plan, Task, memory_shape, plan, row_axes
 from ..ir.types import Shape
 from .collapse import collapse
 from .folds import BLOCK, Axis, Reduce, fold
@@ -29,8 +29,6 @@ from .nests import Bind, Buffer, Load, Reg, Scalar, Statement, Store, every
 
 if TYPE_CHECKING:
     from .kernels import Lowering
-
-LIBRARY = 20  # flops of what may be a call, whose bits depend on where it stands
 
 
 def lower(low: Lowering, node: Node) -> None:

@@ -47,6 +47,7 @@ from .func import Node, Operand, Value
 from .op import Kind
 from .types import Shape
 
+LIBRARY = 20  # flops of what may be a call, whose bits depend on where it stands
 CHEAP = 4  # flops and loads of what is computed again instead of kept
 
 

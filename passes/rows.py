@@ -16,14 +16,26 @@ inlined. How a row is computed is planned in `ir/stages.py`.
 
 Note [ranks]
 Rows are what a reduction over the last axes of a space leaves. A node or group whose
-space begins with rows has the longest such beginning as its key. It has a rank, too: a
-value that leaves a node with a key raises the rank by one, unless it is read by a node
-of that key, at the row where it is computed. Nodes of one key, one rank and a common
-value form a group. Ranks never fall along a use and rise where a group is left, as the
-levels of `fuse` do, so no two groups can need each other.
+space begins with rows has these as its key. It has a rank, too: a value that leaves a
+node with a key raises the rank by one, unless it is read by a node of that key, at the
+row where it is computed. Nodes of one key, one rank and a common value form a group.
+Ranks never fall along a use and rise where a group is left, as the levels of `fuse` do,
+so no two groups can need each other.
 
 What is reduced over rows, and what is written to other rows, leaves its group like any
 result: nobody in the group reads it.
+
+Note [several rows]
+Where a block has rows of several numbers of axes, as in a sum over d and a softmax over
+k of [n, k, d], a node takes those that it reduces to itself. If its values are read
+back by larger nodes, one for each row, they are these rows; else the longest of which
+it reads one value for each; else the longest that leave it something inside.
+
+Note [short rows]
+Nobody knows here how long rows are. Where they have 3 elements, what there is once per
+row is a large part of the work, and is better done for many rows in a loop of its own,
+with vectors: the powers of distances between n bodies took 4 times as long inside. So
+a group may call the library once per row only as often as it does for each element.
 """
 
 from __future__ import annotations
@@ -68,6 +80,8 @@ class Unit:
     place: int
     node: Node
     space: Shape = ()
+    fits: list[Shape] = field(default_factory=list)  # rows that it could have
+    stretch: int = 0
     key: Key | None = None
     rank: int = 0
     reads: dict[Value, bool] = field(default_factory=dict)  # only in its own row?
@@ -139,14 +153,37 @@ class _Rows:
         for u in self.units:
             if known and self.can_join(u):
                 u.space = space_of(u.roots[0])
-                fit = [r for r in known if u.space[: len(r)] == r]
-                if fit:
-                    u.key = max(fit, key=len), len(self.checks)
+                u.fits = sorted((r for r in known if u.space[: len(r)] == r), key=len)
+                u.stretch = len(self.checks)
             if u.node.op.kind is Kind.CHECK:
                 self.checks.append(u.place)
             s = defined_symbol(u.node)
             if s is not None:
                 self.sizes.setdefault(s, u)
+        back: set[Value] = set()  # what rows are computed from, one value for each
+        for u in reversed(self.units):
+            if u.fits:
+                u.key = self.rows_of(u, back), u.stretch
+                if len(u.space) > len(u.key[0]):
+                    read = {x for v in values_of(u.node) for x in self.sources(v)}
+                    back |= {x for x in read if canonical(x.type.shape) == u.key[0]}
+
+    def rows_of(self, u: Unit, back: set[Value]) -> Shape:
+        """Choose among the rows that a unit could have; see Note [several rows]."""
+        if len(u.fits) == 1:
+            return u.fits[0]
+        own = {r for n in u.inside for r in _rows_left(n)}
+        inner = [r for r in u.fits if len(r) < len(u.space)]
+        reads = {
+            canonical(x.type.shape) for v in values_of(u.node) for x in self.sources(v)
+        }
+        if own:
+            return max(own, key=len)
+        if back.intersection(u.node.results):
+            return u.space
+        return next(
+            (r for r in reversed(inner) if r in reads), [*u.fits[:1], *inner][-1]
+        )
 
     def can_join(self, u: Unit) -> bool:
         """Tell whether a node is a nest with loops in the order of their axes."""
@@ -275,8 +312,13 @@ class _Rows:
         self.parents[id(self.find(u))] = self.find(w)
 
     def pays(self, group: Sequence[Unit]) -> bool:
-        """Tell whether a group reduces rows, and writes nothing that it still reads."""
+        """Tell whether a group reduces rows, and writes nothing that it still reads.
+
+        See Note [short rows] for the calls.
+        """
         if not any(_rows_left(n) for u in group for n in u.inside):
+            return False
+        if not self.has_more_calls_inside(group):
             return False
         if not any(n.op.kind is Kind.SCATTER for u in group for n in u.roots):
             return True
@@ -291,6 +333,18 @@ class _Rows:
             if t.do is stages.Do.SCATTER and t.node.result not in found.kept
             if isinstance(t.node.operands[0], Value)
         )
+
+    def has_more_calls_inside(self, group: Sequence[Unit]) -> bool:
+        """Tell whether rows call the library as often as what there is once per row."""
+        key = group[0].key
+        assert key is not None
+        inside = once = 0
+        for n in {n for u in group for n in u.inside}:
+            if n.op.kind is Kind.ELEMENTWISE and n.op.cost >= stages.LIBRARY:
+                is_once = len(space_of(n)) <= len(key[0])
+                once += is_once
+                inside += not is_once
+        return once <= inside
 
     # Output -----------------------------------------------------------------------
 
