@@ -434,7 +434,7 @@ class Lowering:
             self.release(buffer)
 
     def node(self, node: Node) -> None:
-        from . import control, nest, routines
+        from . import control, nest, routines, row_nest
 
         try:
             match node.op.kind:
@@ -454,6 +454,8 @@ class Lowering:
                     control.size(self, node)
                 case Kind.CHECK:
                     control.check(self, node)
+                case Kind.FUSED if "rows" in node.attrs:
+                    row_nest.lower(self, node)
                 case Kind.FUSED:
                     region = node.regions[0]
                     order = node.attrs.get("order", ())

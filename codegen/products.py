@@ -28,8 +28,8 @@ from ..ir.access import Index, linear, project
 from ..ir.dims import Dim
 from ..ir.func import Node, Operand, type_of
 from ..ir.types import BOOL, F32, F64, I64, DType, Shape
+from .folds import BLOCK
 from .kernels import Stored, at, cast, compare, supported, whole
-from .nest import BLOCK
 from .nests import (
     Apply,
     At,

@@ -13,8 +13,8 @@ from ..ir.func import Node, Operand, type_of
 from ..ir.op import Fold, Kind
 from ..ir.types import I64, DType, Shape, promote
 from . import library, products
+from .folds import start_of, step
 from .kernels import at, cast, compare, plus, supported, whole
-from .nest import start_of, step
 from .nests import (
     Apply,
     At,

@@ -20,6 +20,7 @@ from .joins import joins
 from .jvp import jvp
 from .partition import partition
 from .reinplace import reinplace
+from .rows import rows
 from .shifts import shifts
 from .simplify import simplify
 from .unnest import unnest
@@ -60,6 +61,7 @@ PASSES: dict[str, Pass] = {
     "unnest": unnest,
     "cancel": cancel,
     "fuse": fuse,
+    "rows": rows,
     "inline": inline,
     "reinplace": reinplace,
 }
@@ -68,7 +70,16 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "chains", "dce"),
-    "lower": ("joins", "shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
+    "lower": (
+        "joins",
+        "shifts",
+        "unnest",
+        "cancel",
+        "fuse",
+        "rows",
+        "inline",
+        "reinplace",
+    ),
 }
 
 
