@@ -28,7 +28,7 @@ import llvmlite
 import numba
 import numpy as np
 
-from ..runtime import blas, cache, memory, vecmath
+from ..runtime import blas, cache, forkjoin, memory, vecmath
 from . import frontend
 
 NATIVE, SOURCE = ".native", ".py"
@@ -146,8 +146,10 @@ def _module(key: str, source: str, filename: str, entry: str | None) -> ModuleTy
             exec(compile(source, filename, "exec"), vars(module))
         else:
             tree, syntax = frontend.stubbed(source, entry)
+            parts = frontend.parts_of(tree, syntax)
             exec(compile(tree, filename, "exec"), vars(module))
             getattr(module, entry).syntax = syntax
+            vars(module).update(parts)
     except BaseException:
         del sys.modules[module.__name__]
         raise
@@ -241,6 +243,8 @@ def compile_entry(
             return known
         if uses_blas:
             blas.register()
+        if kernel and frontend.has_parts(source):
+            forkjoin.register()
         filename = _show_source(key, source)
         module = _module(key, source, filename, entry if kernel else None)
         result = _load(key)

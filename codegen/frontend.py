@@ -12,6 +12,11 @@ Meaning stays Numba's: each operator and each call is resolved by its typing con
 written by its implementation, once per function and types of arguments. What is not in
 the language is refused.
 
+`failed = parallel(part_0, chunks, a, b)` calls a function of the same source for every
+chunk, on several threads (`runtime.threads`). It is a function beside the kernel's own,
+with Numba's calling convention, and reads the arguments from a struct on the caller's
+stack. Its own are the number of the chunk and the lane, then those that are given.
+
 A name that is assigned once and read only in its own block (or deeper) is an SSA value.
 Other names, and those that own memory, have a slot on the stack, which LLVM promotes.
 """
@@ -26,8 +31,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numba
+from llvmlite import ir
 
-from ..runtime import scalar
+from ..runtime import forkjoin, scalar
 
 # Numba's internals are untyped Python to mypy.
 types: Any = numba.types
@@ -60,6 +66,8 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
+
+PARALLEL = "parallel"
 
 # Of integers; quicker to compile than what Numba has.
 BUILTINS = {min: scalar.minimum, max: scalar.maximum}
@@ -139,18 +147,26 @@ class Typing:
     """The types of one function: of its names, its calls and its result."""
 
     def __init__(
-        self, context: Any, entry: ast.FunctionDef, space: Any, args: tuple[Type, ...]
+        self,
+        context: Any,
+        entry: ast.FunctionDef,
+        space: Any,
+        args: tuple[Type, ...],
+        caller: Typing | None = None,
     ) -> None:
         self.context = context
         self.space = space
+        self.syntax = entry
         self.args = dict(zip((a.arg for a in entry.args.args), args, strict=True))
         self.names: dict[str, Type] = dict(self.args)
         self.slots: set[str] = set()  # names that live on the stack
         self.indices: set[str] = set()
         self.calls: dict[ast.AST, Call] = {}
         self._scopes: list[set[str]] = [set(self.args)]
-        self._known: dict[tuple[Any, ...], Call] = {}
-        self._globals: dict[str, Type] = {}
+        self.parts: dict[ast.AST, Typing] = {}
+        # Resolved once for a kernel and its parts.
+        self._known: dict[tuple[Any, ...], Call] = caller._known if caller else {}
+        self._globals: dict[str, Type] = caller._globals if caller else {}
         self._returned: list[Type] = []
         self._block(entry.body)
         self.result = context.unify_types(*self._returned)
@@ -228,11 +244,23 @@ class Typing:
         if isinstance(x, ast.Name):
             return self._read(x.id)
         function, operands = _call(x)
+        if function == PARALLEL:
+            return self._parallel(x, operands)
         args = [self.of(a) for a in operands]
         for a, t in zip(operands, args, strict=True):
             if owns(t) and not isinstance(a, ast.Name):
                 raise _refuse(x, "memory without a name")
         return self._call(x, function, args)
+
+    def _parallel(self, x: ast.expr, operands: list[ast.expr]) -> Type:
+        part, *rest = operands
+        given = [types.unliteral(self.of(a)) for a in rest]
+        if not isinstance(part, ast.Name) or any(map(owns, given)):
+            raise _refuse(x, "not a part with numbers and pointers")
+        syntax = self.value(part.id)
+        args = (types.int64, types.int64, *given[1:])
+        self.parts[x] = Typing(self.context, syntax, self.space, args, self)
+        return types.int64
 
     def _read(self, name: str) -> Type:
         if name not in self.names:
@@ -268,10 +296,15 @@ class Lower(_BaseLower):  # type: ignore[misc]
 
     def lower_normal_function(self, fndesc: Any) -> None:
         typing: Typing = fndesc.typemap[Typing]
-        self.typing = typing
         self.setup_function(fndesc)
         args = self.extract_function_arguments()
         self.pre_lower()
+        self.body(typing, args)
+        self.post_lower()
+
+    def body(self, typing: Typing, args: list[Value]) -> None:
+        """Write a whole function."""
+        self.typing = typing
         self.values: dict[str, Value] = dict(zip(typing.args, args, strict=True))
         self.slots = {
             name: cgutils.alloca_once(
@@ -287,14 +320,58 @@ class Lower(_BaseLower):  # type: ignore[misc]
         )
         self.after: list[Any] = []  # of each loop, the block that follows it
         self.leave = self.function.append_basic_block("leave")
-        self.block(fndesc.typemap[ast.FunctionDef].body)
+        self.block(typing.syntax.body)
         self.builder.position_at_end(self.leave)
         for name, slot in self.slots.items():
             self.drop(typing.names[name], self.builder.load(slot))
         value = self.builder.load(self.result)
         value = self.context.get_return_value(self.builder, typing.result, value)
         self.call_conv.return_value(self.builder, value)
-        self.post_lower()
+
+    # Parts ------------------------------------------------------------------------
+
+    def parallel(self, x: ast.expr) -> tuple[Type, Value]:
+        """Write the call of a part for all chunks, and the part."""
+        typing = self.typing.parts[x]
+        _, chunks, *given = _call(x)[1]
+        count = self.cast(self.expression(chunks), types.int64)
+        values = [
+            self.cast(self.expression(a), t)
+            for a, t in zip(given, list(typing.args.values())[2:], strict=True)
+        ]
+        kind = ir.LiteralStructType([v.type for v in values])
+        context = cgutils.alloca_once(self.builder, kind, name="context")
+        for k, v in enumerate(values):
+            self.builder.store(v, cgutils.gep_inbounds(self.builder, context, 0, k))
+        part = self.part(typing, kind)
+        function = cgutils.get_or_insert_function(
+            self.builder.module, forkjoin.ENTRY, forkjoin.PARALLEL
+        )
+        address = self.builder.ptrtoint(context, forkjoin.I64)
+        pointer = self.builder.bitcast(part, forkjoin.ENTRY.args[0])
+        return types.int64, self.builder.call(function, [pointer, address, count])
+
+    def part(self, typing: Typing, kind: Any) -> Any:
+        """Write the function of a part; `kind` is the struct of what it is given."""
+        given = (types.intp, types.int64, types.int64)
+        convention = self.call_conv
+        function_type = convention.get_function_type(types.int64, given)
+        name = f"{self.function.name}.{typing.syntax.name}"
+        function = ir.Function(self.builder.module, function_type, name)
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        state = dict(vars(self))
+        self.function = function
+        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
+        address, chunk, lane = convention.get_arguments(function)
+        context = self.builder.inttoptr(address, kind.as_pointer())
+        args = [
+            self.builder.load(cgutils.gep_inbounds(self.builder, context, 0, k))
+            for k in range(len(kind.elements))
+        ]
+        self.body(typing, [chunk, lane, *args])
+        vars(self).update(state)
+        return function
 
     # Owned memory -----------------------------------------------------------------
 
@@ -419,6 +496,8 @@ class Lower(_BaseLower):  # type: ignore[misc]
             return self.constant(self.typing.of(literal), literal.value)
         if isinstance(x, ast.Name):
             return self.read(x.id)
+        if x in self.typing.parts:
+            return self.parallel(x)
         return self.call(x, [self.expression(a) for a in _call(x)[1]])
 
     def constant(self, t: Type, value: Any) -> tuple[Type, Value]:
@@ -459,7 +538,7 @@ class Types(_machinery.FunctionPass):  # type: ignore[misc]
         stub = state.func_id.func
         typing = Typing(state.typingctx, stub.syntax, stub.__globals__, state.args)
         named = {f"arg.{name}": t for name, t in typing.args.items()}
-        state.typemap = {Typing: typing, ast.FunctionDef: stub.syntax, **named}
+        state.typemap = {Typing: typing, **named}
         state.return_type = typing.result
         state.calltypes = {}
         return True
@@ -491,11 +570,34 @@ class Compiler(_Compiler):  # type: ignore[misc]
 def stubbed(source: str, entry: str) -> tuple[ast.Module, ast.FunctionDef]:
     """Return a module whose `entry` does nothing, and the syntax of the true one."""
     tree = ast.parse(source)
-    found = {
-        s.name: k for k, s in enumerate(tree.body) if isinstance(s, ast.FunctionDef)
-    }
-    true = tree.body[found[entry]]
-    assert isinstance(true, ast.FunctionDef)
+    found = {s.name: s for s in tree.body if isinstance(s, ast.FunctionDef)}
+    true = found[entry]
     stub = ast.FunctionDef(entry, true.args, [ast.Pass()], [])
-    tree.body[found[entry]] = ast.fix_missing_locations(ast.copy_location(stub, true))
+    tree.body[tree.body.index(true)] = ast.fix_missing_locations(
+        ast.copy_location(stub, true)
+    )
     return tree, true
+
+
+def has_parts(source: str) -> bool:
+    """Tell whether the source of a kernel may call a part."""
+    return f"{PARALLEL}(" in source
+
+
+def parts_of(tree: ast.Module, entry: ast.FunctionDef) -> dict[str, ast.FunctionDef]:
+    """Take the parts of an entry out of its module; return their syntax."""
+    names = {
+        x.args[0].id
+        for x in ast.walk(entry)
+        if isinstance(x, ast.Call)
+        and isinstance(x.func, ast.Name)
+        and x.func.id == PARALLEL
+        and isinstance(x.args[0], ast.Name)
+    }
+    found = {
+        s.name: s
+        for s in tree.body
+        if isinstance(s, ast.FunctionDef) and s.name in names
+    }
+    tree.body = [s for s in tree.body if s not in found.values()]
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..ir.dims import Dim, Symbol
+from ..ir.dims import Dim, Facts, Symbol
 from ..ir.errors import Location, RetrogradeError
 from ..ir.types import DType, short
 
@@ -25,7 +25,8 @@ class Buffer:
 
     `place` says who owns it: "param" and "result" are arrays of the caller, "arena" a
     part of the call's scratch memory, "local" an allocation in the middle of the
-    program because its size is not known before, "constant" data of the program.
+    program because its size is not known before, "stack" a few elements, "constant"
+    data of the program.
     """
 
     name: str
@@ -176,6 +177,20 @@ class Loop:
 
 
 @dataclass(eq=False, slots=True)
+class Parallel:
+    """Run the body for index 0 to count - 1, in any order and several at once.
+
+    `lane` numbers those who run it: two bodies that run at once have different lanes.
+    Registers that the body sets are its own; it returns nothing but through memory.
+    """
+
+    index: Symbol
+    count: Dim
+    body: list[Statement]
+    lane: Symbol
+
+
+@dataclass(eq=False, slots=True)
 class While:
     """Run `test`, stop where `condition` is false, run `body`, repeat."""
 
@@ -261,6 +276,7 @@ Statement: TypeAlias = (
     | Bind
     | Store
     | Loop
+    | Parallel
     | While
     | If
     | Check
@@ -300,6 +316,7 @@ class Program:
     scopes: int = 0
     steps: list[Step] = field(default_factory=list)
     layouts: dict[int, str] = field(default_factory=dict)  # of parameters not packed
+    facts: Facts = field(default_factory=Facts)  # of its symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +353,8 @@ def inner(s: Statement) -> Sequence[list[Statement]]:
     match s:
         case Loop():
             return (s.opening, s.body, s.closing)
+        case Parallel():
+            return (s.body,)
         case While():
             return (s.test, s.body)
         case If():
@@ -460,6 +479,9 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
                 if s.block:
                     yield f"{indent}  per block"
                     yield from _lines(s.closing, deeper + "  ")
+            case Parallel():
+                yield f"{indent}parallel {s.index} in 0..{s.count}"
+                yield from _lines(s.body, deeper)
             case While():
                 yield f"{indent}while"
                 yield from _lines(s.test, deeper)
