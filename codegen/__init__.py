@@ -26,7 +26,9 @@ def build(func: Func, *, name: str | None = None) -> Kernel:
     from .binder import bind  # only here: it imports Numba, which takes long
     from .kernels import lower
     from .nests import drop_unused
+    from .parallel import parallelise
 
     program = lower(func, name or func.name)
     drop_unused(program)
+    parallelise(program)
     return bind(program, [p.type.ndim for p in func.params])

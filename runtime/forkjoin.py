@@ -262,7 +262,9 @@ class _Writer:
         b.ret(b.call(alone, f.args))
         return f
 
-    def post(self, part: Any, context: Any, chunks: Any, seats: Any, worker: Any) -> None:
+    def post(
+        self, part: Any, context: Any, chunks: Any, seats: Any, worker: Any
+    ) -> None:
         """Post a job, and wake a worker for every seat."""
         b = self.b
         self.lock()

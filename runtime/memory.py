@@ -48,6 +48,7 @@ __all__ = [
     "reassoc_add",
     "reassoc_mul",
     "size",
+    "stack",
     "store",
     "store_half",
     "stride",
@@ -298,6 +299,20 @@ def part(typingctx: Any, p: Any, i: Any, dtype: Any) -> tuple[Signature, Emit]:
         return builder.asm(ir.FunctionType(to, [to]), "", "=r,0", [start], False)
 
     return result(p, types.int64, dtype), emit
+
+
+@intrinsic(prefer_literal=True)
+def stack(typingctx: Any, n: Any, dtype: Any) -> tuple[Signature, Emit]:
+    """Return a pointer to `n` elements, a literal int, that live as long as the call."""
+    count = _literal(n, "stack: n")
+    is_dtype = isinstance(dtype, types.NumberClass)
+    _require(is_dtype, f"stack needs a scalar type such as np.float32, not {dtype}")
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        element = context.get_data_type(dtype.dtype)
+        return cgutils.alloca_once(builder, element, size=INT64(count))
+
+    return types.CPointer(dtype.dtype)(n, dtype), emit
 
 
 @intrinsic
