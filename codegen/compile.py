@@ -29,7 +29,7 @@ import numba
 import numpy as np
 
 from ..runtime import blas, cache, forkjoin, memory, vecmath
-from . import frontend
+from . import frontend, parts
 
 NATIVE, SOURCE = ".native", ".py"
 # What generated code sees as a change of Numba's behaviour, beside its version.
@@ -103,6 +103,7 @@ def _surroundings() -> str:
     # Whatever generated code may call is part of it, imported here or not.
     runtime = sorted(Path(memory.__file__).parent.glob("*.py"))
     files = [*runtime, Path(__file__), Path(frontend.__file__)]
+    files.append(Path(parts.__file__))
     ours = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     settings = [getattr(numba.core.config, name, None) for name in SETTINGS]
     versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version)
@@ -146,10 +147,10 @@ def _module(key: str, source: str, filename: str, entry: str | None) -> ModuleTy
             exec(compile(source, filename, "exec"), vars(module))
         else:
             tree, syntax = frontend.stubbed(source, entry)
-            parts = frontend.parts_of(tree, syntax)
+            own = parts.parts_of(tree, syntax)
             exec(compile(tree, filename, "exec"), vars(module))
             getattr(module, entry).syntax = syntax
-            vars(module).update(parts)
+            vars(module).update(own)
     except BaseException:
         del sys.modules[module.__name__]
         raise
@@ -243,7 +244,7 @@ def compile_entry(
             return known
         if uses_blas:
             blas.register()
-        if kernel and frontend.has_parts(source):
+        if kernel and parts.has_parts(source):
             forkjoin.register()
         filename = _show_source(key, source)
         module = _module(key, source, filename, entry if kernel else None)

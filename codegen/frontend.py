@@ -31,9 +31,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numba
-from llvmlite import ir
 
-from ..runtime import forkjoin, scalar
+from ..runtime import scalar
+from . import parts
+from .parts import PARALLEL
 
 # Numba's internals are untyped Python to mypy.
 types: Any = numba.types
@@ -66,8 +67,6 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-
-PARALLEL = "parallel"
 
 # Of integers; quicker to compile than what Numba has.
 BUILTINS = {min: scalar.minimum, max: scalar.maximum}
@@ -328,51 +327,6 @@ class Lower(_BaseLower):  # type: ignore[misc]
         value = self.context.get_return_value(self.builder, typing.result, value)
         self.call_conv.return_value(self.builder, value)
 
-    # Parts ------------------------------------------------------------------------
-
-    def parallel(self, x: ast.expr) -> tuple[Type, Value]:
-        """Write the call of a part for all chunks, and the part."""
-        typing = self.typing.parts[x]
-        _, chunks, *given = _call(x)[1]
-        count = self.cast(self.expression(chunks), types.int64)
-        values = [
-            self.cast(self.expression(a), t)
-            for a, t in zip(given, list(typing.args.values())[2:], strict=True)
-        ]
-        kind = ir.LiteralStructType([v.type for v in values])
-        context = cgutils.alloca_once(self.builder, kind, name="context")
-        for k, v in enumerate(values):
-            self.builder.store(v, cgutils.gep_inbounds(self.builder, context, 0, k))
-        part = self.part(typing, kind)
-        function = cgutils.get_or_insert_function(
-            self.builder.module, forkjoin.ENTRY, forkjoin.PARALLEL
-        )
-        address = self.builder.ptrtoint(context, forkjoin.I64)
-        pointer = self.builder.bitcast(part, forkjoin.ENTRY.args[0])
-        return types.int64, self.builder.call(function, [pointer, address, count])
-
-    def part(self, typing: Typing, kind: Any) -> Any:
-        """Write the function of a part; `kind` is the struct of what it is given."""
-        given = (types.intp, types.int64, types.int64)
-        convention = self.call_conv
-        function_type = convention.get_function_type(types.int64, given)
-        name = f"{self.function.name}.{typing.syntax.name}"
-        function = ir.Function(self.builder.module, function_type, name)
-        function.linkage = "internal"
-        function.attributes.add("noinline")
-        state = dict(vars(self))
-        self.function = function
-        self.builder = ir.IRBuilder(function.append_basic_block("entry"))
-        address, chunk, lane = convention.get_arguments(function)
-        context = self.builder.inttoptr(address, kind.as_pointer())
-        args = [
-            self.builder.load(cgutils.gep_inbounds(self.builder, context, 0, k))
-            for k in range(len(kind.elements))
-        ]
-        self.body(typing, [chunk, lane, *args])
-        vars(self).update(state)
-        return function
-
     # Owned memory -----------------------------------------------------------------
 
     def keep(self, t: Type, value: Value) -> None:
@@ -497,7 +451,7 @@ class Lower(_BaseLower):  # type: ignore[misc]
         if isinstance(x, ast.Name):
             return self.read(x.id)
         if x in self.typing.parts:
-            return self.parallel(x)
+            return types.int64, parts.call(self, x)
         return self.call(x, [self.expression(a) for a in _call(x)[1]])
 
     def constant(self, t: Type, value: Any) -> tuple[Type, Value]:
@@ -577,27 +531,3 @@ def stubbed(source: str, entry: str) -> tuple[ast.Module, ast.FunctionDef]:
         ast.copy_location(stub, true)
     )
     return tree, true
-
-
-def has_parts(source: str) -> bool:
-    """Tell whether the source of a kernel may call a part."""
-    return f"{PARALLEL}(" in source
-
-
-def parts_of(tree: ast.Module, entry: ast.FunctionDef) -> dict[str, ast.FunctionDef]:
-    """Take the parts of an entry out of its module; return their syntax."""
-    names = {
-        x.args[0].id
-        for x in ast.walk(entry)
-        if isinstance(x, ast.Call)
-        and isinstance(x.func, ast.Name)
-        and x.func.id == PARALLEL
-        and isinstance(x.args[0], ast.Name)
-    }
-    found = {
-        s.name: s
-        for s in tree.body
-        if isinstance(s, ast.FunctionDef) and s.name in names
-    }
-    tree.body = [s for s in tree.body if s not in found.values()]
-    return found

@@ -9,7 +9,7 @@ Offsets into buffers are dims, in elements, over sizes, loop indices and integer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..ir.dims import Dim, Facts, Symbol
@@ -361,6 +361,21 @@ def inner(s: Statement) -> Sequence[list[Statement]]:
             return (s.then, s.orelse)
         case _:
             return ()
+
+
+def copied(s: Statement) -> Statement:
+    """Return a copy of a statement and of those inside it."""
+    s = replace(s)
+    match s:
+        case Loop():
+            s.opening, s.body, s.closing = (list(map(copied, x)) for x in inner(s))
+        case Parallel():
+            s.body = list(map(copied, s.body))
+        case While():
+            s.test, s.body = (list(map(copied, x)) for x in inner(s))
+        case If():
+            s.then, s.orelse = (list(map(copied, x)) for x in inner(s))
+    return s
 
 
 def every(body: list[Statement]) -> Iterator[Statement]:

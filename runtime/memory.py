@@ -303,7 +303,7 @@ def part(typingctx: Any, p: Any, i: Any, dtype: Any) -> tuple[Signature, Emit]:
 
 @intrinsic(prefer_literal=True)
 def stack(typingctx: Any, n: Any, dtype: Any) -> tuple[Signature, Emit]:
-    """Return a pointer to `n` elements, a literal int, that live as long as the call."""
+    """Return a pointer to `n` elements (a literal) that live as long as the call."""
     count = _literal(n, "stack: n")
     is_dtype = isinstance(dtype, types.NumberClass)
     _require(is_dtype, f"stack needs a scalar type such as np.float32, not {dtype}")

@@ -1,9 +1,9 @@
 """Fork-join for generated kernels: chunks of one loop on several threads.
 
-A kernel calls `parallel(part, chunks, ...)`, compiled into a call of the native function
-`retrograde_parallel`. It posts a *job*: a function, its context and the number of
-chunks. Sleeping workers join it; they and the caller take the next chunk from a counter
-until none is left. The caller then waits for those who have joined.
+A kernel's `parallel(part, chunks, ...)` becomes a call of the native function
+`retrograde_parallel` (`forkjoin.py`). It posts a *job*: a function, its context and the
+number of chunks. Sleeping workers join it; they and the caller take the next chunk from
+a counter until none is left. The caller then waits for those who have joined.
 
 Note [threads]
 - Workers are POSIX threads made by the native code itself at the first job. They run no
@@ -80,7 +80,7 @@ def set_num_threads(n: int) -> None:
     """Let kernels run on up to `n` threads; results do not depend on it.
 
     At first it is RETROGRADE_NUM_THREADS, or the number of processors that the process
-    may use. Nothing is compiled anew. With 1, kernels run in the thread that calls them.
+    may use. Nothing is compiled anew. With 1, kernels run in the thread that calls.
 
     >>> before = get_num_threads()
     >>> set_num_threads(1)
