@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..ir.dims import Symbol
 from ..ir.func import Func
 
 if TYPE_CHECKING:
@@ -12,8 +14,16 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 
-def build(func: Func, *, name: str | None = None) -> Kernel:
+def build(
+    func: Func,
+    *,
+    name: str | None = None,
+    sizes: Mapping[Symbol, int] | None = None,
+) -> Kernel:
     """Compile a pure Func into a callable kernel.
+
+    `sizes` are those of the first call, if they are known: it is compiled for small or
+    for large arrays first.
 
     >>> import numpy as np
     >>> from ..ir.text import parse
@@ -23,12 +33,11 @@ def build(func: Func, *, name: str | None = None) -> Kernel:
     >>> build(parse(text + "  return %s" + chr(10) + "}"), name="f")([np.ones(3)])
     [np.float64(3.0)]
     """
-    from .binder import bind  # only here: it imports Numba, which takes long
+    # Only here: Numba takes long to import.
     from .kernels import lower
     from .nests import drop_unused
-    from .parallel import parallelise
+    from .variants import kernel_of
 
     program = lower(func, name or func.name)
     drop_unused(program)
-    parallelise(program)
-    return bind(program, [p.type.ndim for p in func.params])
+    return kernel_of(program, [p.type.ndim for p in func.params], sizes)

@@ -20,7 +20,7 @@ from ..ir.types import DType
 from ..runtime.pool import Results
 from .compile import compile_entry
 from .emit import Emitter, arena_slots, dim_text, late_symbols, name_of
-from .nests import Buffer, Program, Reg, Result, listing
+from .nests import OTHER, Buffer, Program, Reg, Result, listing
 from .rows import LINES, ROWS
 
 C_ALIGNED, WRITEABLE = 0x101, 0x400  # bits of `flags.num`
@@ -143,8 +143,15 @@ class Arena:
         return a if a.size >= size else np.empty(size, np.uint8)
 
 
-def bind(p: Program, ndims: Sequence[int]) -> Kernel:
-    """Compile a program and generate the function that calls it."""
+def bind(
+    p: Program,
+    ndims: Sequence[int],
+    other: Callable[[Sequence[Any], Sequence[int]], list[Any]] | None = None,
+) -> Kernel:
+    """Compile a program and generate the function that calls it.
+
+    `other` is called where the kernel says that it is not for these sizes.
+    """
     emitter = Emitter(p)
     source = emitter.source()
     types = signature(p, ndims)
@@ -158,6 +165,7 @@ def bind(p: Program, ndims: Sequence[int]) -> Kernel:
         LINES: in_lines,
         "fail": _failing(p),
         "read_only": _read_only,
+        "other": other,
     }
     text = "\n".join(_caller(p, space))
     exec(compile(text, f"<call of {p.name}>", "exec"), space)
@@ -252,8 +260,12 @@ def _returns(
     add(f"    {status} = entry({', '.join(call)})")
     if arena:
         add("    give(arena)")
-    if p.failures:
+    if p.failures or p.limit:
         add("    if status:")
+    if p.limit:
+        add(f"        if status == {OTHER}:")
+        add("            return other(args, symbols)")
+    if p.failures:
         add("        fail(status)")
 
 

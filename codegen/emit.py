@@ -20,6 +20,7 @@ from ..ir.dims import Dim, Expr, Symbol
 from ..ir.types import BOOL, F64, I64, DType
 from .invariants import Invariants
 from .nests import (
+    OTHER,
     Allocate,
     Apply,
     At,
@@ -191,6 +192,7 @@ class Emitter:
         arena = list(self.arena())
         named = self.invariants.names.items()
         fixed = [f"    {name_of(s)} = {dim_text(d)}" for d, s in named]
+        yield from self.limited()
         yield from self.steps([*body, *fixed])
         yield from fixed
         for b in self.p.buffers:
@@ -199,6 +201,14 @@ class Emitter:
             if b.place == "stack":
                 yield f"    p_{b.name} = stack({b.size}, {type_name(b.dtype)})"
         yield from arena
+
+    def limited(self) -> Iterator[str]:
+        """Leave to the other variant what has too little or too much work."""
+        if self.p.limit is not None:
+            units, number, least = self.p.limit
+            sign = "<" if least else ">="
+            yield f"    if {dim_text(units)} {sign} {number}:"
+            yield f"        {self.failed % OTHER}"
 
     def arena(self) -> Iterator[str]:
         slots = arena_slots(self.p)

@@ -48,6 +48,8 @@ class Buffer:
         return self if self.kin is None else self.kin.eldest()
 
 
+OTHER = -1  # what a kernel returns whose sizes are those of its other variant
+
 # ---------------------------------------------------------------- scalars
 
 
@@ -174,6 +176,7 @@ class Loop:
     block: int = 0
     opening: list[Statement] = field(default_factory=list)
     closing: list[Statement] = field(default_factory=list)
+    ordered: bool = False  # a loop of the program, not of a nest
 
 
 @dataclass(eq=False, slots=True)
@@ -317,6 +320,9 @@ class Program:
     steps: list[Step] = field(default_factory=list)
     layouts: dict[int, str] = field(default_factory=dict)  # of parameters not packed
     facts: Facts = field(default_factory=Facts)  # of its symbols
+    # Units of work, a number of them, and whether there must be as many: else the
+    # kernel returns OTHER at once.
+    limit: tuple[Dim, int, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

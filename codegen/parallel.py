@@ -8,7 +8,8 @@ loop without inner ones a multiple of UNIT iterations, so that vector bodies and
 of sums end where they would. All that depends on sizes only, and one chunk is run by
 the same code: the bits are the same for any number of threads.
 
-The iterations must be apart in memory (`apart.py`), and a variable must not go from one
+Loops of nests are split, not those of the program (`vectorize` makes nests of those that
+can be). The iterations must be apart in memory (`apart.py`), and a variable must not go from one
 to the next, except for *folds*:
 
     acc := 0                           parallel c in chunks
@@ -23,7 +24,7 @@ added is added to the loss, as for two blocks. Products of floats are not taken 
 nor are positions (`argmax`).
 
 Note [loops around]
-Loops of the program around a nest run it many times, and its arrays may have four
+Loops of the program around a nest run it many times, and its arrays may have a few
 elements. There it has two versions: as it was, and in chunks where it has work for two
 of them. Where its bounds depend on the loops around it, as in a factorisation, it stays
 as it is, and so does the edge of a grid beside its inside: what has less work by a
@@ -42,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import dims
-from ..ir.dims import Dim, Expr, Facts, Symbol
+from ..ir.dims import Dim, Expr, Facts, Monomial, Symbol
 from ..ir.types import BOOL, DType
 from ..runtime.vecmath import BINARY, UNARY
 from .apart import Range, are_apart
@@ -186,24 +187,20 @@ class _Parallel:
         self, loop: Loop, facts: Facts, around: frozenset[Symbol]
     ) -> list[Statement] | None:
         """Return a loop in chunks; None where it stays."""
-        units = work(loop)
-        run = Range.of(loop)
-        if units is None or run is None or not _is_plain(loop):
+        size = size_of(loop, around)
+        if size is None:
             return None
-        count = dims.add(run.some, 1)
+        count, units = size
         total = dims.mul(count, units)
-        if _is_small(total) or loop.step not in (1, -1):
-            return None
-        if dims.symbols_of(total) & around:
-            return None
         folds = self.folds(loop)
         if folds is None or not are_apart(loop, facts):
             return None
-        if not around:
-            return self.split(loop, count, units, folds)
         serial = copied(loop)
+        chunks = self.split(loop, count, units, folds)
+        if not around:
+            return chunks
         enough = compare(">=", at(total), at(2 * GRAIN))
-        return [If(enough, self.split(loop, count, units, folds), [serial])]
+        return [If(enough, chunks, [serial])]
 
     # Folds ------------------------------------------------------------------------
 
@@ -372,12 +369,47 @@ def _cost(x: Scalar) -> int:
 
 
 def _degree(loop: Loop) -> int:
-    """Return how many sizes the work of a loop is a product of."""
+    """Return how many sizes the work of a nest is a product of."""
+    if loop.ordered:
+        return 0
     units, run = work(loop), Range.of(loop)
     if units is None or run is None:
         return 0
     total = dims.mul(dims.add(run.some, 1), units)
     return 0 if isinstance(total, int) else max(len(m) for m, _ in total.terms)
+
+
+def size_of(loop: Loop, around: frozenset[Symbol]) -> tuple[Dim, Dim] | None:
+    """Return the iterations of a loop and the units of each; None where it stays."""
+    units, run = work(loop), Range.of(loop)
+    if units is None or run is None or loop.ordered or not _is_plain(loop):
+        return None
+    count = dims.add(run.some, 1)
+    total = dims.mul(count, units)
+    if _is_small(total) or loop.step not in (1, -1) or dims.symbols_of(total) & around:
+        return None
+    return count, units
+
+
+def most_work(p: Program) -> Dim:
+    """Return about the most units of work of a loop that may be split; 0: of none.
+
+    See Note [two variants] in `variants`.
+    """
+    known = {*p.symbols, *(s for s, _, _ in p.sizes)}
+    most: dict[Monomial, int] = {}
+    for s, around in _with_loops(p.body, []):
+        if isinstance(s, Loop):
+            size = size_of(s, frozenset(x.index for x in around))
+            total = dims.mul(*size) if size is not None else 0
+            if dims.symbols_of(total) <= known:
+                terms = total.terms if isinstance(total, Expr) else (((), total),)
+                for monomial, c in terms:
+                    most[monomial] = max(most.get(monomial, 0), c)
+    found: Dim = 0
+    for monomial, c in most.items():
+        found = dims.add(found, Expr(((monomial, c),)) if monomial else c)
+    return found
 
 
 def _is_small(units: Dim) -> bool:

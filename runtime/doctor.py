@@ -7,7 +7,7 @@ import sys
 
 import llvmlite.binding as llvm
 
-from . import blas, cache, env, vecmath
+from . import blas, cache, env, threads, vecmath
 
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
 
@@ -19,20 +19,13 @@ def _version(package: str) -> str:
         return "missing"
 
 
-def cpus() -> int:
-    """Return how many processors this process may use.
-
-    >>> cpus() >= 1
-    True
-    """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _threads() -> str:
     limits = [f"{name}={value}" for name, value in env.thread_limits().items()]
-    return ", ".join([f"{cpus()} of {os.cpu_count()} processors", *limits])
+    usable = f"{threads.available()} of {os.cpu_count()} processors"
+    kernels = f"kernels run on {threads.get_num_threads()}"
+    if threads.libc() is None:
+        kernels = "kernels run on 1: no POSIX threads"
+    return ", ".join([usable, kernels, *limits])
 
 
 def _blas() -> str:

@@ -274,7 +274,8 @@ class Compiled:
         >>> f.cache_info().specialisations
         1
         """
-        self._ready(args, kwargs)[0].program.kernel  # noqa: B018
+        spec, _, sizes = self._ready(args, kwargs)
+        spec.program.kernel_for(sizes)
         return self
 
     def specialisation(self, *args: Any, **kwargs: Any) -> Specialisation:

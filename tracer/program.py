@@ -90,18 +90,22 @@ class Program:
     @property
     def kernel(self) -> Any:
         """The compiled kernel."""
+        return self.kernel_for(None)
+
+    def kernel_for(self, sizes: Mapping[Symbol, int] | None) -> Any:
+        """Return the kernel, compiled for such sizes first."""
         if self._kernel is None:
             with _BUILDING:
                 if self._kernel is None:
-                    self._kernel = self._build()
+                    self._kernel = self._build(sizes)
         return self._kernel
 
-    def _build(self) -> Callable[..., list[Any]]:
+    def _build(self, sizes: Mapping[Symbol, int] | None) -> Callable[..., list[Any]]:
         f = self.optimised()
         if env.interp():
             return _Interpreter(f)
         try:
-            kernel = codegen.build(f, name=f.name)
+            kernel = codegen.build(f, name=f.name, sizes=sizes)
         except RetrogradeError as error:
             error.location = error.location or user_location()
             raise
@@ -123,7 +127,7 @@ class Program:
 
     def run(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> list[Any]:
         """Run on arrays and numbers; updates are written into the arguments."""
-        kernel = self.kernel
+        kernel = self.kernel_for(symbols)
         return kernel(args, [symbols[s] for s in self.func.symbols])  # type: ignore[no-any-return]
 
     def vjp(
