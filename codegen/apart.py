@@ -14,7 +14,7 @@ if each index takes longer steps than all before it together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -143,8 +143,11 @@ def extent(a: Access, facts: Facts) -> tuple[Dim, Dim] | None:
     return low, high
 
 
-def are_apart(loop: Loop, facts: Facts) -> bool:
-    """Tell whether no two iterations of a loop meet in what one of them writes."""
+def are_apart(loop: Loop, facts: Facts, but: Collection[Buffer] = frozenset()) -> bool:
+    """Tell whether no two iterations of a loop meet in what one of them writes.
+
+    Nothing is said about the memory of the buffers `but`, and nobody may share it.
+    """
     run = Range.of(loop)
     if run is None:
         return False
@@ -159,7 +162,7 @@ def are_apart(loop: Loop, facts: Facts) -> bool:
         if not a.writes:
             continue
         for b in found:
-            if not shares(a.buffer, b.buffer):
+            if not shares(a.buffer, b.buffer) or (a.buffer is b.buffer in but):
                 continue
             if (dims.symbols_of(a.offset) | dims.symbols_of(b.offset)) & computed:
                 return False

@@ -8,7 +8,7 @@ Offsets into buffers are dims, in elements, over sizes, loop indices and integer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -432,6 +432,20 @@ def rewrite_dims(x: Scalar, change: Callable[[Dim], Dim]) -> Scalar:
             return Apply(x.template, args, x.dtype)
         case Cast():
             return Cast(rewrite_dims(x.arg, change), x.dtype)
+        case _:
+            return x
+
+
+def rewrite_loads(x: Scalar, loads: Mapping[Buffer, Load]) -> Scalar:
+    """Replace the loads of some buffers in a tree."""
+    match x:
+        case Load():
+            return loads.get(x.buffer, x)
+        case Apply():
+            args = tuple(rewrite_loads(a, loads) for a in x.args)
+            return Apply(x.template, args, x.dtype)
+        case Cast():
+            return Cast(rewrite_loads(x.arg, loads), x.dtype)
         case _:
             return x
 

@@ -8,9 +8,9 @@ loop without inner ones a multiple of UNIT iterations, so that vector bodies and
 of sums end where they would. All that depends on sizes only, and one chunk is run by
 the same code: the bits are the same for any number of threads.
 
-Loops of nests are split, not those of the program (`vectorize` makes nests of those that
-can be). The iterations must be apart in memory (`apart.py`), and a variable must not go from one
-to the next, except for *folds*:
+Loops of nests are split, not those of the program; `vectorize` makes nests of those
+that can be. The iterations must be apart in memory (`apart.py`), but for columns of
+sums (`columns.py`), and no variable may go from one to the next, except for *folds*:
 
     acc := 0                           parallel c in chunks
     for i in 0..n                        acc := 0
@@ -35,34 +35,27 @@ about 10 ns.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ..ir import dims
 from ..ir.dims import Dim, Expr, Facts, Monomial, Symbol
-from ..ir.types import BOOL, DType
+from ..ir.types import DType
 from ..runtime.vecmath import BINARY, UNARY
+from . import columns
 from .apart import Range, are_apart
+from .columns import Column
+from .folds import SUM, Fold, folds_of, start_anew, uses_in, with_loops
 from .kernels import at, compare
 from .nests import (
-    Allocate,
     Apply,
-    Argument,
-    At,
     Bind,
     Buffer,
-    Call,
     Cast,
     Check,
     Fill,
-    Grow,
     If,
     Let,
-    Lit,
     Load,
     Loop,
     Move,
@@ -77,7 +70,6 @@ from .nests import (
     copied,
     every,
     inner,
-    leaves,
     scalars_of,
 )
 
@@ -89,42 +81,6 @@ MEMORY, DIVISION, FUNCTION = 2, 3, 8  # units of an access, a quotient, an exp
 SLOW = frozenset((*UNARY, *BINARY, "power"))
 LOOP = 30  # units of starting an inner loop
 WHILE = Symbol("while")  # among the indices of loops around
-SUM = "({0} + {1})"
-
-
-def _bottom(dtype: DType) -> Any:
-    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
-
-
-def _top(dtype: DType) -> Any:
-    return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
-
-
-# What changes nothing in a fold with this step.
-NEUTRAL: dict[str, Callable[[DType], Any]] = {
-    SUM: lambda dtype: 0.0 if dtype.kind == "f" else 0,
-    "maximum({0}, {1})": _bottom,
-    "minimum({0}, {1})": _top,
-    "logical_or({0}, {1})": lambda dtype: False,
-    "logical_and({0}, {1})": lambda dtype: True,
-    "({0} | {1})": lambda dtype: False if dtype == BOOL else 0,
-}
-EXACT = {"({0} * {1})": lambda dtype: 1}  # of integers only
-
-
-@dataclass(slots=True)
-class Fold:
-    """A variable that all iterations fold their values into."""
-
-    name: str
-    dtype: DType
-    step: str
-    first: bool = False  # it starts with the first element, whatever it was before
-    loss_of: str = ""  # it holds what the additions to that variable lose
-
-    @property
-    def neutral(self) -> Lit:
-        return Lit((NEUTRAL | EXACT)[self.step](self.dtype), self.dtype)
 
 
 def parallelise(p: Program) -> None:
@@ -136,11 +92,7 @@ class _Parallel:
     def __init__(self, p: Program) -> None:
         self.p = p
         self.numbers = itertools.count()
-        self.reads = Counter(_names(p.body))
-        self.reads.update(r.what.name for r in p.results if isinstance(r.what, Reg))
-        self.reads.update(
-            x.name for r in p.results for d in r.shape for x in dims.symbols_of(d)
-        )
+        self.uses = uses_in(p)
 
     def run(self) -> None:
         self.block(self.p.body, self.p.facts, frozenset())
@@ -173,15 +125,20 @@ class _Parallel:
                 found = self.loop(s, facts, around)
                 if found is not None:
                     return found
-                run = Range.of(s)
-                if run is not None and not s.block:
-                    self.block(s.body, facts.having(*run.facts), around | {s.index})
+                self.inside(s, facts, around)
+            case Move() | Fill() if not around and not _is_small(_units([s])):
+                return self.range(s)
             case While():
                 self.block(s.body, facts, around | {WHILE})
             case If():
                 for part in inner(s):
                     self.block(part, facts, around)
         return [s]
+
+    def inside(self, loop: Loop, facts: Facts, around: frozenset[Symbol]) -> None:
+        run = Range.of(loop)
+        if run is not None and not loop.block:
+            self.block(loop.body, facts.having(*run.facts), around | {loop.index})
 
     def loop(
         self, loop: Loop, facts: Facts, around: frozenset[Symbol]
@@ -192,76 +149,106 @@ class _Parallel:
             return None
         count, units = size
         total = dims.mul(count, units)
-        folds = self.folds(loop)
-        if folds is None or not are_apart(loop, facts):
+        folds = folds_of(loop, self.uses)
+        if folds is None:
             return None
         serial = copied(loop)
-        chunks = self.split(loop, count, units, folds)
-        if not around:
-            return chunks
-        enough = compare(">=", at(total), at(2 * GRAIN))
-        return [If(enough, chunks, [serial])]
+        if are_apart(loop, facts):
+            chunks = self.split(loop, count, units, folds)
+            if not around:
+                return chunks
+            enough = compare(">=", at(total), at(2 * GRAIN))
+            return [If(enough, chunks, [serial])]
+        return None if around else self.by_columns(loop, facts, count, units, folds)
 
-    # Folds ------------------------------------------------------------------------
+    def range(self, s: Move | Fill) -> list[Statement]:
+        """Copy or fill a range in chunks."""
+        length, each = self.symbol("per")
+        number, chunks = self.symbol("chunks")
+        index, c = self.symbol("c")
+        first, low = self.symbol("lo")
+        part = copied(s)
+        assert isinstance(part, Move | Fill)
+        rest = dims.add(s.size, dims.mul(low, -1))
+        part.size = dims.minimum(each, rest)
+        if isinstance(part, Move):
+            part.target_offset = dims.add(part.target_offset, low)
+            part.source_offset = dims.add(part.source_offset, low)
+        else:
+            part.offset = dims.add(part.offset, low)
+        return [
+            Bind(length, at(_rounded(_each(s.size, 2 * MEMORY, MOST)))),
+            Bind(number, at(dims.floordiv(dims.add(dims.add(s.size, each), -1), each))),
+            Parallel(
+                index,
+                chunks,
+                [Bind(first, at(dims.mul(c, each))), part],
+                Symbol("_lane"),
+            ),
+        ]
 
-    def folds(self, loop: Loop) -> list[Fold] | None:
-        """Return the folds of a loop; None where iterations are tied otherwise."""
-        sets: dict[str, list[tuple[Set, list[Loop]]]] = {}
-        for s, around in _with_loops([loop], []):
-            if isinstance(s, Set):
-                sets.setdefault(s.name, []).append((s, around))
-        inside: list[Statement] = [loop]
-        reads = Counter(_names(inside))
-        names = {s.name for s in every(inside) if isinstance(s, Let)}
-        bound = {s.symbol.name for s in every(inside) if isinstance(s, Bind)}
-        carried = _carried(loop, set(sets) | bound)
-        own = (names | bound | set(sets)) - carried
-        if any(self.reads[name] > reads[name] for name in own):
+    def by_columns(
+        self, loop: Loop, facts: Facts, count: Dim, units: Dim, folds: Sequence[Fold]
+    ) -> list[Statement] | None:
+        """Split a loop that folds into rows of memory; see `columns`."""
+        made: list[Buffer] = []
+
+        def rows(b: Buffer) -> Buffer:
+            made.append(self.buffer("q", b.dtype, columns.ROWS, "arena"))
+            return made[-1]
+
+        found = columns.columns_of(loop, facts, rows)
+        apart = are_apart(loop, facts, {c.buffer for c in found})
+        if not found or not apart:
             return None
-        found: list[Fold] = []
-        for name in carried:
-            fold = _fold(name, sets[name]) if name in sets else None
-            if fold is None:
-                return None
-            found.append(fold)
-        sums = {f.name: f for f in found if f.step == SUM and not f.first}
-        for f in found:
-            uses = len(sets[f.name]) + sum(g.loss_of == f.name for g in found)
-            plus = sum(s.plus for s, _ in sets[f.name])
-            if reads[f.name] != uses - plus or (f.loss_of and f.loss_of not in sums):
-                return None
-        return sorted(found, key=lambda f: not f.loss_of)  # it needs the sum before
+        self.p.buffers += made
+        other = copied(loop)
+        assert isinstance(other, Loop)
+        self.inside(other, facts, frozenset())
+        chunks = self.split(loop, count, units, folds, found)
+        return [If(columns.are_short(found), chunks, [other])]
 
     # Chunks -----------------------------------------------------------------------
 
     def split(
-        self, loop: Loop, count: Dim, units: Dim, folds: Sequence[Fold]
+        self,
+        loop: Loop,
+        count: Dim,
+        units: Dim,
+        folds: Sequence[Fold],
+        sums: Sequence[Column] = (),
     ) -> list[Statement]:
         length, each = self.symbol("per")
         number, chunks = self.symbol("chunks")
         index, c = self.symbol("c")
         before: list[Statement] = [
-            Bind(length, at(chunk_length(loop, count, units))),
+            Bind(length, at(chunk_length(loop, count, units, sums))),
             Bind(number, at(dims.floordiv(dims.add(dims.add(count, each), -1), each))),
         ]
         partial = [self.partial(f) for f in folds]
         part = Parallel(index, chunks, self.body(loop, count, each, c), Symbol("_lane"))
         for f in folds:
-            _start_anew(loop, f)
+            start_anew(loop, f)
+        for column in sums:
+            column.redirect(part.body, c)
         part.body[:0] = [Set(f.name, f.neutral) for f in folds]
+        part.body[:0] = [column.clear(c) for column in sums]
         part.body += [
             Store(b, c, Reg(f.name, f.dtype))
             for f, b in zip(folds, partial, strict=True)
         ]
-        merged = self.merged(folds, partial, chunks)
+        merged = self.merged(folds, partial, chunks, sums)
         return [*before, part, *merged]
 
     def partial(self, f: Fold) -> Buffer:
-        name = f"f{next(self.numbers)}"
-        b = Buffer(name, f.dtype, MOST, "stack", self.p.scopes)
-        self.p.scopes += 1
+        b = self.buffer("f", f.dtype, MOST, "stack")
         self.p.buffers.append(b)
         return b
+
+    def buffer(self, hint: str, dtype: DType, size: int, place: str) -> Buffer:
+        self.p.scopes += 1
+        name = f"{hint}{next(self.numbers)}"
+        return Buffer(name, dtype, size, place, self.p.scopes - 1)
 
     def body(self, loop: Loop, count: Dim, each: Dim, c: Dim) -> list[Statement]:
         """Return the loop over the iterations of chunk c."""
@@ -280,10 +267,14 @@ class _Parallel:
         ]
 
     def merged(
-        self, folds: Sequence[Fold], partial: Sequence[Buffer], chunks: Dim
+        self,
+        folds: Sequence[Fold],
+        partial: Sequence[Buffer],
+        chunks: Dim,
+        sums: Sequence[Column],
     ) -> list[Statement]:
         """Merge the partial results of the chunks, in order."""
-        if not folds:
+        if not folds and not sums:
             return []
         index, c = self.symbol("c")
         body: list[Statement] = []
@@ -301,21 +292,30 @@ class _Parallel:
                 is_first = compare("==", at(c), at(0))
                 new = Apply("where({0}, {1}, {2})", (is_first, x, new), f.dtype)
             body.append(Set(f.name, new))
+        body += [s.merged(c, self.symbol("j")[0]) for s in sums]
         return [Loop(index, 0, chunks, 1, body)]
 
 
-def chunk_length(loop: Loop, count: Dim, units: Dim) -> Dim:
+def chunk_length(
+    loop: Loop, count: Dim, units: Dim, sums: Sequence[Column] = ()
+) -> Dim:
     """Return how many iterations of a loop a chunk has; see Note [chunks]."""
-    most = dims.add(dims.floordiv(count, MOST), 1)
+    chunks = columns.most_chunks(sums, MOST) if sums else MOST
+    each = _each(count, units, chunks)
     has_inner = any(isinstance(s, Loop) for s in loop.body)
+    return each if has_inner and not loop.block else _rounded(each)
+
+
+def _each(count: Dim, units: Dim, chunks: Dim) -> Dim:
+    """Return how many iterations are enough work, and make no more than `chunks`."""
+    most = dims.add(dims.floordiv(count, chunks), 1)
     if isinstance(units, int):
-        least: Dim = -(-GRAIN // max(units, 1))
-    else:
-        grain = dims.floordiv(GRAIN, dims.maximum(units, 1))
-        least = dims.add(grain, 1)
-    each = dims.maximum(most, least)
-    if has_inner and not loop.block:
-        return each
+        return dims.maximum(most, -(-GRAIN // max(units, 1)))
+    grain = dims.floordiv(GRAIN, dims.maximum(units, 1))
+    return dims.maximum(most, dims.add(grain, 1))
+
+
+def _rounded(each: Dim) -> Dim:
     return dims.mul(dims.floordiv(dims.add(each, UNIT - 1), UNIT), UNIT)
 
 
@@ -398,191 +398,29 @@ def most_work(p: Program) -> Dim:
     """
     known = {*p.symbols, *(s for s, _, _ in p.sizes)}
     most: dict[Monomial, int] = {}
-    for s, around in _with_loops(p.body, []):
+    for s, around in with_loops(p.body, []):
+        total: Dim | None = 0
         if isinstance(s, Loop):
             size = size_of(s, frozenset(x.index for x in around))
             total = dims.mul(*size) if size is not None else 0
-            if dims.symbols_of(total) <= known:
-                terms = total.terms if isinstance(total, Expr) else (((), total),)
-                for monomial, c in terms:
-                    most[monomial] = max(most.get(monomial, 0), c)
+        elif isinstance(s, Move | Fill) and not around:
+            total = _units([s])
+        if total is not None and dims.symbols_of(total) <= known:
+            terms = total.terms if isinstance(total, Expr) else (((), total),)
+            for monomial, c in terms:
+                most[monomial] = max(most.get(monomial, 0), c)
     found: Dim = 0
     for monomial, c in most.items():
         found = dims.add(found, Expr(((monomial, c),)) if monomial else c)
     return found
 
 
-def _is_small(units: Dim) -> bool:
+def _is_small(units: Dim | None) -> bool:
     """Tell whether work is known not to be enough for two chunks."""
-    return isinstance(units, int) and units < 2 * GRAIN
-
-
-# ---------------------------------------------------------------- variables
+    return units is None or (isinstance(units, int) and units < 2 * GRAIN)
 
 
 def _is_plain(loop: Loop) -> bool:
     """Tell whether a loop holds what a part may hold."""
-    kinds = Let | Set | Bind | Store | Loop | If | Check
+    kinds = Let | Set | Bind | Store | Fill | Move | Loop | If | Check
     return all(isinstance(s, kinds) for s in every([loop]))
-
-
-def _read(s: Statement) -> Iterator[str]:
-    """Yield the names that a statement reads: registers, symbols of its dims."""
-    used: list[Dim] = []
-    for x in scalars_of(s):
-        for leaf in leaves(x):
-            match leaf:
-                case Reg():
-                    yield leaf.name
-                case At():
-                    used.append(leaf.dim)
-                case Load():
-                    used.append(leaf.offset)
-    match s:
-        case Store():
-            used.append(s.offset)
-        case Loop():
-            used += [s.start, s.stop, s.step]
-        case Fill():
-            used += [s.offset, s.size]
-        case Move():
-            used += [s.target_offset, s.source_offset, s.size]
-        case Allocate() | Grow():
-            used.append(s.buffer.size if isinstance(s, Allocate) else s.size)
-        case Call():
-            used += [d for a in s.args for d in _dims_of(a)]
-    for d in used:
-        yield from (x.name for x in dims.symbols_of(d))
-
-
-def _dims_of(a: Argument) -> tuple[Dim, ...]:
-    if isinstance(a, tuple):
-        return (a[1],)
-    return (a,) if isinstance(a, int | Expr) else ()
-
-
-def _names(body: Sequence[Statement]) -> Iterator[str]:
-    """Yield every name that statements read, as often as they do."""
-    for s in every(list(body)):
-        yield from _read(s)
-
-
-def _with_loops(
-    body: Sequence[Statement], around: list[Loop]
-) -> Iterator[tuple[Statement, list[Loop]]]:
-    """Yield all statements with the loops around them."""
-    for s in body:
-        yield s, around
-        deeper = [*around, s] if isinstance(s, Loop) else around
-        for part in inner(s):
-            yield from _with_loops(part, deeper)
-
-
-def _carried(loop: Loop, variables: set[str]) -> set[str]:
-    """Return the variables whose value at the start of an iteration may be read.
-
-    Of a loop in blocks, at the start of a block.
-    """
-    carried: set[str] = set()
-
-    def walk(body: Sequence[Statement], known: set[str]) -> set[str]:
-        known = set(known)
-        for s in body:
-            names = set(_read(s))
-            if isinstance(s, Set) and s.plus:
-                names.add(s.name)
-            carried.update((names & variables) - known)
-            match s:
-                case Set():
-                    known.add(s.name)
-                case Bind():
-                    known.add(s.symbol.name)
-                case Loop():
-                    blockwise(s, known)
-                case If():
-                    known |= walk(s.then, known) & walk(s.orelse, known)
-        return known
-
-    def blockwise(s: Loop, known: set[str]) -> None:
-        known = walk(s.opening, known)
-        walk(s.body, known)
-        walk(s.closing, known)
-
-    blockwise(loop, set())
-    return carried
-
-
-def _fold(name: str, sets: Sequence[tuple[Set, list[Loop]]]) -> Fold | None:
-    """Return what fold the assignments of a variable are."""
-    found = {_step(s, around) for s, around in sets}
-    if len(found) != 1 or None in found:
-        return None
-    ((step, first, loss_of),) = (f for f in found if f is not None)
-    dtype = sets[0][0].value.dtype
-    if step in EXACT and dtype.kind not in "iu":
-        return None
-    if step not in NEUTRAL and step not in EXACT:
-        return None
-    if dtype == BOOL and NEUTRAL.get(step) in (_bottom, _top, NEUTRAL[SUM]):
-        return None
-    return Fold(name, dtype, step, first, loss_of)
-
-
-def _step(s: Set, around: Sequence[Loop]) -> tuple[str, bool, str] | None:
-    """Return step, whether it starts with the first element, and whose loss it is."""
-    if s.plus:
-        return SUM, False, ""
-    x = s.value
-    if not isinstance(x, Apply):
-        return None
-    if x.template == "where({0}, {1}, {2})":
-        first, new, stepped = x.args
-        plain = isinstance(stepped, Apply) and _is_step(stepped, s.name)
-        if plain and isinstance(stepped, Apply) and stepped.args[1] == new:
-            if _is_start(first, around):
-                return stepped.template, True, ""
-        return None
-    if not _is_step(x, s.name):
-        return None
-    more = x.args[1]
-    if isinstance(more, Apply) and more.template == "lost({0}, {1})":
-        acc = more.args[0]
-        return (x.template, False, acc.name) if isinstance(acc, Reg) else None
-    return x.template, False, ""
-
-
-def _is_step(x: Apply, name: str) -> bool:
-    own = len(x.args) == 2 and isinstance(x.args[0], Reg) and x.args[0].name == name
-    return own and x.args[0].dtype == x.dtype
-
-
-def _is_start(condition: Scalar, around: Sequence[Loop]) -> bool:
-    """Tell whether a condition holds in the first of all iterations, and only there."""
-    zeros: list[Symbol] = []
-    todo = [condition]
-    while todo:
-        x = todo.pop()
-        if not isinstance(x, Apply):
-            return False
-        if x.template == "({0} & {1})":
-            todo += x.args
-            continue
-        i, zero = x.args[0], x.args[-1]
-        if x.template != "({0} == {1})" or zero != at(0):
-            return False
-        if isinstance(i, At) and (s := dims.as_symbol(i.dim)) is not None:
-            zeros.append(s)
-        elif not isinstance(i, Lit | At) or (i.dim if isinstance(i, At) else i.value):
-            return False
-    upwards = all(loop.start == 0 and loop.step == 1 for loop in around)
-    return upwards and sorted(zeros, key=str) == sorted(
-        (loop.index for loop in around), key=str
-    )
-
-
-def _start_anew(loop: Loop, f: Fold) -> None:
-    """Leave out the test for the first element: a chunk starts with what is neutral."""
-    for s in every([loop]):
-        if f.first and isinstance(s, Set) and s.name == f.name:
-            assert isinstance(s.value, Apply)
-            s.value = s.value.args[2]
