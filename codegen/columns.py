@@ -22,11 +22,13 @@ from .folds import NEUTRAL, with_loops
 from .kernels import at, compare
 from .nests import (
     Apply,
+    Bind,
     Buffer,
     Fill,
     Lit,
     Load,
     Loop,
+    Move,
     Scalar,
     Statement,
     Store,
@@ -89,9 +91,13 @@ def columns_of(
     run = Range.of(loop)
     if run is None:
         return []
+    computed = {s.symbol for s in every(loop.body) if isinstance(s, Bind)}
     found: dict[Buffer, Column | None] = {}
     for s, around in with_loops([loop], []):
         own = s.buffer if isinstance(s, Store) else None
+        if isinstance(s, Fill | Move):
+            both = (s.buffer,) if isinstance(s, Fill) else (s.target, s.source)
+            found.update(dict.fromkeys(both))
         for x in scalars_of(s):
             for leaf in leaves(x):
                 if isinstance(leaf, Load) and leaf.buffer is not own:
@@ -100,6 +106,8 @@ def columns_of(
             continue
         new = _column(s, around, run, facts)
         known = found.setdefault(s.buffer, new)
+        if new is not None and dims.symbols_of(s.offset) & computed:
+            new = None
         if new is None or (known and _what(known) != _what(new)):
             found[s.buffer] = None
     columns = [c for c in found.values() if c is not None]

@@ -19,6 +19,8 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from . import threads
+
 __all__ = [
     "dot",
     "gemm",
@@ -73,6 +75,7 @@ def register() -> None:
     for name in FUNCTIONS:
         capsule = cython_blas.__pyx_capi__[name]
         llvm.add_symbol(PREFIX + name, _capsule_address(capsule))
+    threads.limit_blas()
 
 
 def describe() -> str:

@@ -31,6 +31,7 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 from . import env
 
@@ -91,6 +92,31 @@ def set_num_threads(n: int) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"the number of threads is an int from 1 on, not {n!r}")
     POOL[LIMIT] = min(n, MOST)
+    _asked.append(n)
+    limit_blas()
+
+
+_asked: list[int] = []  # the numbers that the user has set
+
+
+def limit_blas() -> None:
+    """Give the BLAS that kernels call as many threads as the user wants, if he said so.
+
+    SciPy carries its own copy of OpenBLAS, which kernels call; NumPy's is left alone.
+    Kernels call it from one thread, while workers sleep: its own threads take nothing
+    away from them.
+    """
+    n = _asked[-1] if _asked else env.num_threads()
+    if n is None or "scipy.linalg" not in sys.modules:
+        return
+    from threadpoolctl import (
+        ThreadpoolController,  # only here: it looks at all libraries
+    )
+
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    own = [x for x in found if {"scipy", "scipy.libs"} & {*Path(x.filepath).parts}]
+    for library in own or found:
+        library.set_num_threads(n)
 
 
 def started() -> int:

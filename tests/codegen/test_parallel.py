@@ -135,3 +135,164 @@ def test_random_programs_agree_with_the_interpreter(tiny: list[nests.Program]) -
 
     check()
     assert parts_in(tiny) > 25
+
+
+# NumPy programs ---------------------------------------------------------------------
+
+
+def folds(x: Any, y: Any) -> Any:
+    return (
+        np.sum(x * y),
+        np.max(x),
+        np.min(x * y),
+        np.any(x > 0.9),
+        np.all(x > -2.0),
+        np.sum(x > 0),
+        np.prod((4 * x).astype(np.int64)),
+    )
+
+
+def columns(x: Any, y: Any) -> Any:
+    return np.sum(x * y, axis=0), np.max(x, axis=0), np.sum(x * x, axis=1), np.min(y)
+
+
+def rows(x: Any, y: Any) -> Any:
+    e = np.exp(x - np.max(x, axis=1, keepdims=True))
+    return e / np.sum(e, axis=1, keepdims=True) + y, np.mean(x, axis=0)
+
+
+def turned(x: Any, y: Any) -> Any:
+    z = np.empty((x.shape[1], x.shape[0]))
+    z[:] = (x * y).T
+    z[1:, ::2] += 1.0
+    return z, z[::-1] * 2.0
+
+
+def in_place(x: Any, y: Any) -> Any:
+    x[1:-1, 1:-1] = 0.25 * (x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:])
+    x[0] += y[1]
+    x[1:] -= x[:-1]
+    x[:, :-1] *= 0.5
+    return x
+
+
+def steps(x: Any, y: Any) -> Any:
+    for _ in range(3):
+        x[1:-1, 1:-1] = y[1:-1, 1:-1] * (x[:-2, 1:-1] + x[2:, 1:-1])
+        x[:, 0] = x[:, 1]
+        y = y + 0.1 * x
+    return np.sum(x * y), x
+
+
+def picked(x: Any, y: Any) -> Any:
+    k = np.arange(x.shape[0])[::-1]
+    z = x[k] * y
+    z[k[:2]] = 0.0
+    return z, np.sum(x[y > 0.0])
+
+
+PROGRAMS = (folds, columns, rows, turned, in_place, steps, picked)
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+@pytest.mark.parametrize("shape", [(7, 5), (3, 9)])
+def test_programs_are_numpys(
+    tiny: list[nests.Program], f: Callable[..., Any], shape: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(3)
+    args = list(rng.uniform(-1.0, 1.0, (2, *shape)))
+    want = f(*copy.deepcopy(args))
+    compiled = rg.compile(f)
+    got = on_all(lambda: flat(compiled(*copy.deepcopy(args))))
+    for k, (a, b) in enumerate(zip(got, flat(want), strict=True)):
+        close(a, b, f"result {k}")
+    assert parts_in(tiny)
+
+
+@pytest.mark.parametrize("f", [columns, rows, in_place, steps, picked])
+def test_gradients_are_those_of_eager_mode(
+    tiny: list[nests.Program], f: Callable[..., Any]
+) -> None:
+    def loss(x: Any, y: Any) -> Any:
+        total = 0.0
+        for k, r in enumerate(flat(f(x * 1.0, y * 1.0))):
+            total = total + np.sum(np.sin(r + k))
+        return total
+
+    rng = np.random.default_rng(4)
+    args = list(rng.uniform(-1.0, 1.0, (2, 6, 5)))
+    value, grads = rg.value_and_grad(loss, argnums=(0, 1))(*args)
+    compiled = rg.value_and_grad(rg.compile(loss), argnums=(0, 1))
+
+    def call() -> list[Any]:
+        v, g = compiled(*args)
+        return [v, *g]
+
+    got = on_all(call)
+    for k, (a, b) in enumerate(zip(got, [value, *grads], strict=True)):
+        close(a, b, f"result {k}")
+    assert parts_in(tiny)
+
+
+def flat(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, tuple) else [x]
+
+
+def outside(x: Any, k: Any) -> Any:
+    return x[k] * 2.0
+
+
+def test_an_index_out_of_range_is_found_in_any_chunk(tiny: list[nests.Program]) -> None:
+    f = rg.compile(outside)
+    k = np.arange(9)
+    for n in THREADS:
+        threads.set_num_threads(n)
+        assert np.array_equal(f(np.ones(9), k), np.full(9, 2.0))
+        with pytest.raises(rg.RetrogradeError, match="out of bounds"):
+            f(np.ones(8), k)
+    assert parts_in(tiny)
+
+
+# Sizes ------------------------------------------------------------------------------
+
+
+def chain(x: Any, y: Any) -> Any:
+    t = np.exp(-x * x) * y
+    return np.sum(t / (1 + np.exp(-t)) + np.tanh(x))
+
+
+def test_large_and_small_arrays_have_variants() -> None:
+    both = rg.value_and_grad(rg.compile(chain), argnums=(0, 1))
+    rng = np.random.default_rng(5)
+    for n in (3, 100_000, 4, 30_001, 0, 1, 100_000):
+        x, y = rng.standard_normal((2, n))
+
+        def call(x: Any = x, y: Any = y) -> list[Any]:
+            value, grads = both(x, y)
+            return [value, *grads]
+
+        got = on_all(call)
+        eager, grads = rg.value_and_grad(chain, argnums=(0, 1))(x, y)
+        for k, (a, b) in enumerate(zip(got, [eager, *grads], strict=True)):
+            close(a, b, f"result {k} of {n} elements")
+
+
+def test_the_first_call_decides_which_variant_is_compiled() -> None:
+    f = rg.compile(chain)
+    f(np.ones(100_000), np.ones(100_000))
+    assert "parallel" in f.specialisation(np.ones(3), np.ones(3)).program.kernel.nests
+    g = rg.compile(chain)
+    g(np.ones(3), np.ones(3))
+    nests_of = g.specialisation(np.ones(3), np.ones(3)).program.kernel.nests
+    assert "parallel" not in nests_of
+
+
+def test_loops_that_are_tied_stay() -> None:
+    @rg.compile
+    def f(x: Any) -> Any:
+        return np.cumsum(x), np.argmin(x)
+
+    x = np.random.default_rng(6).standard_normal(200_000)
+    sums, at = f(x)
+    close(sums, np.cumsum(x), "sums")
+    assert at == np.argmin(x)
