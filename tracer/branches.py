@@ -15,13 +15,13 @@ from ..ir.dims import Dim
 from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS, Kind
 from ..ir.types import I64, Type
-from .assume import dim_of
 from .containers import flatten_tree, unflatten_tree
 from .location import user_location
 from .slots import CannotCarry, Slots, Snapshot
 from .symbols import is_int
 from .tensor import Tensor
 from .trace import Trace
+from .traceint import dim_of
 from .unify import (
     as_type,
     differ,
@@ -168,7 +168,7 @@ class _Join:
 
 def _as_int(trace: Trace, t: Tensor, bounds: tuple[Dim, Dim] | None) -> Any:
     if bounds is None:
-        return trace.as_int(t)
+        return trace.integers.of(t)
     low, high = (
         None if trace.hidden(d) else d for d in bounds
     )  # symbols of the branches are gone
@@ -177,7 +177,7 @@ def _as_int(trace: Trace, t: Tensor, bounds: tuple[Dim, Dim] | None) -> Any:
         facts.append(lambda s: dims.add(s, dims.mul(low, -1)))
     if high is not None:
         facts.append(lambda s: dims.add(high, dims.mul(s, -1)))
-    return trace.as_int(t, "cdefghij", *facts)
+    return trace.integers.of(t, "cdefghij", *facts)
 
 
 def is_older(t: Tensor, nodes: Sequence[Node]) -> bool:

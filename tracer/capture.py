@@ -17,13 +17,14 @@ from ..ir.op import Op
 from . import dispatch
 from .containers import Tree, flatten_tree
 from .convert import convert, operators
+from .integers import dims_of
 from .location import user_location
 from .modes import enable_grad
 from .operators import TraceOperators
 from .state import Way
 from .symbols import SymInt
 from .tensor import Tensor
-from .trace import Trace, dims_of
+from .trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,9 @@ class Results:
         d = self.trace.assumptions.resolve(i)
         assert isinstance(d, int | Expr)
         for s in sorted(self.trace.assumptions.open(d) - self.sizes.keys(), key=str):
-            value = self.trace.operand(self.trace.computed(dims.symbol(s.name)))
+            value = self.trace.operand(
+                self.trace.integers.computed(dims.symbol(s.name))
+            )
             self.sizes[s] = self.number(value).number
         return d
 

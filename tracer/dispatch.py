@@ -63,8 +63,16 @@ class Trace(Protocol):
     def in_region(self) -> bool:
         """Whether a loop or branch is being traced, which may never run."""
 
-    def as_int(self, t: Any) -> Any:
-        """Return a computed 0-d integer as a symbolic int."""
+    @property
+    def integers(self) -> Any:
+        """The integers that the program computes: an `Integers`."""
+
+    @property
+    def layouts(self) -> Any:
+        """The strides of its values in this call: a `Layouts`."""
+
+    def check_readable(self) -> None:
+        """Raise where the values of this trace may not be read."""
 
     def stack_of(self, items: Sequence[Any]) -> Any:
         """Return the array whose rows a list got in a loop, if these are its items."""

@@ -294,7 +294,7 @@ class _TracedCall:
                 f"{self.cls.__name__} has returned memory of an input; writing into it "
                 "would override the derivative of the Function"
             )
-            trace.frozen[root_of(v)] = trace.frozen[y._value] = text
+            trace.mutations.frozen[root_of(v)] = trace.mutations.frozen[y._value] = text
         return y
 
 

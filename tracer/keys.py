@@ -352,7 +352,7 @@ def _bound(k: Any, what: str = "slice indices") -> Any:
     if k is None or isinstance(k, int | SymInt):
         return k
     if is_array(k) and concrete(k) is None and k.dtype.kind in "iu" and not k.shape:
-        return dispatch.active_trace().as_int(k)  # type: ignore[union-attr]
+        return dispatch.active_trace().integers.of(k)  # type: ignore[union-attr]
     try:
         return k.__index__()
     except (AttributeError, TypeError):

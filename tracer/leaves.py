@@ -177,9 +177,13 @@ class Leaves:
             )
         if (self.kind(v) == LEAF and v is t._value) or self.requires(t):
             return
-        if v is not t._value and self.trace.is_detached(t._value):
-            v = self.trace.unshare(t)
-        if v is not t._value or v in self.trace.params or v in self.trace.written:
+        if v is not t._value and self.trace.mutations.is_detached(t._value):
+            v = self.trace.mutations.unshare(t)
+        if (
+            v is not t._value
+            or v in self.trace.params
+            or v in self.trace.mutations.roots
+        ):
             raise UnsupportedError(
                 f"requires_grad_: {t.type} is an argument, a view or was written",
                 location=user_location(),
@@ -205,7 +209,7 @@ class Leaves:
         trace = self.trace
         owner = trace.operand(trace.tensor(v))
         assert isinstance(owner, Value)
-        t = trace.capture(held, f"{v.name}_grad")
+        t = trace.inputs.capture(held, f"{v.name}_grad")
         trace.operand(t)
         self.holders[t._value] = owner
         return t
@@ -426,7 +430,7 @@ class Tracker:
         self.done = 0
 
     def holds(self, x: Operand) -> bool:
-        if not isinstance(x, Value) or self.trace.is_detached(x):
+        if not isinstance(x, Value) or self.trace.mutations.is_detached(x):
             return False
         return root_of(x) in self.roots
 
@@ -443,7 +447,7 @@ class Tracker:
         elif node.op.kind is Kind.WRITE:
             target, new = node.operands
             assert isinstance(target, Value)
-            cut = self.trace.is_detached(target)
+            cut = self.trace.mutations.is_detached(target)
             if self.holds(new) and target.type.is_inexact and not cut:
                 self.roots.add(root_of(target))
         elif any(map(self.holds, activity.active_operands(node))):
@@ -514,6 +518,8 @@ def without_gradient(
         i for i, x in enumerate(operands) if x in leaves.made or not tracker.holds(x)
     )
     written = (
-        v for v in trace.params if v not in trace.recorded or not tracker.holds(v)
+        v
+        for v in trace.params
+        if v not in trace.mutations.recorded or not tracker.holds(v)
     )
     return frozenset(results), frozenset(written)

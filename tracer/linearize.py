@@ -28,6 +28,7 @@ from . import autograd, dispatch
 from .capture import run_traced
 from .containers import Tree, flatten_tree, unflatten_tree
 from .convert import convert, operators
+from .inputs import check_plain
 from .jit import LOCK
 from .location import user_location
 from .modes import STATE, allow_mutation_on_saved_tensors, enable_grad
@@ -36,7 +37,7 @@ from .program import run_pass, vectorized
 from .specialisation import is_array_like
 from .state import State, Swap
 from .tensor import Tensor, of
-from .trace import Trace, check_plain
+from .trace import Trace
 from .values import transforming
 
 
@@ -96,7 +97,7 @@ def _linearize_traced(
             numbers[j] = len(given)
             given.append(operand)
             t = inner.parameter(outer.operand_type(operand), f"x{j}")
-            inner.stands_for[t._value] = operand
+            inner.inputs.stands_for[t._value] = operand
             traced.append(t)
         else:
             traced.append(x)
@@ -123,7 +124,7 @@ def _linearize_traced(
     stages = outer.root().stages
     stages.setdefault("capture", traced_func)
     stages.setdefault("functionalize", pure)
-    targets = [inner.origins[v] for v in inner.params[len(given) :]]
+    targets = [inner.inputs.origins[v] for v in inner.params[len(given) :]]
     # Copies: what is read stays as it is now, whatever is written later.
     given += [outer.operand(outer.fresh(outer.operand(x))) for x in targets]
     values = inline(outer, pure, given)

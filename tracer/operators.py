@@ -20,7 +20,7 @@ from ..ir.errors import InternalError, UnsupportedError
 from ..ir.func import Node
 from ..ir.op import OPS, Kind
 from . import dispatch
-from .assume import NeedsValue, Test, dim_of, negated
+from .assume import NeedsValue, Test
 from .branches import branch
 from .containers import flatten_tree
 from .convert import Operators
@@ -30,6 +30,7 @@ from .rows import Mapped, Range, Rows, rows_of
 from .slots import ComputesNothing, Differs, Slots
 from .tensor import Tensor
 from .trace import Trace
+from .traceint import dim_of, negated
 from .unify import as_condition
 from .values import lift
 

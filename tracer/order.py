@@ -26,7 +26,7 @@ def ordered(x: Any, order: str | None, like: Any = None) -> Any:
     order = order or "K"
     if x._trace is not None:
         if isinstance(x._value, Value):
-            x._trace.orders[x._value] = (order, like)  # type: ignore[attr-defined]
+            x._trace.layouts.orders[x._value] = (order, like)
         return x
     if isinstance(x._data, np.ndarray) and x._data.ndim > 1:
         model = like._data if isinstance(like, Tensor) else like
@@ -64,7 +64,7 @@ def laid_out(x: Any) -> Any:
     if trace is None:
         return x._data
     value = trace.operand(x)
-    return trace.layout(value) if isinstance(value, Value) else value
+    return trace.layouts.of(value) if isinstance(value, Value) else value
 
 
 def is_contiguous(x: Any) -> bool:
@@ -80,4 +80,4 @@ def _is_fresh(x: Tensor) -> bool:
     trace: Any = x._trace
     if trace is None or not isinstance(x._value, Value):
         return False
-    return x._value.base is None and x._value not in trace.layouts
+    return x._value.base is None and x._value not in trace.layouts.known

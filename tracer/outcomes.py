@@ -202,7 +202,7 @@ class _Runner(Machine):
 
     def get(self, x: Operand) -> Any:
         if isinstance(x, Value) and x not in self.values:
-            data = self.trace.in_call(x)
+            data = self.trace.inputs.in_call(x)
             copied = data.copy(order="K") if isinstance(data, np.ndarray) else data
             self.values[x] = copied
         self.learn()

@@ -231,7 +231,7 @@ def symbolic_range(*args: Any) -> Any:
     ints = []
     for a in args:
         traced = isinstance(a, Tensor) and a.is_traced
-        ints.append(trace.as_int(a) if traced and trace is not None else a)
+        ints.append(trace.integers.of(a) if traced and trace is not None else a)
     if not any(isinstance(a, SymInt) for a in ints):
         return range(*ints)
     start, stop, step = (0, *ints, 1) if len(ints) == 1 else (*ints, 1)[:3]

@@ -22,6 +22,7 @@ from .capture import (
 )
 from .containers import Tree, unflatten_tree
 from .guards import Matcher
+from .integers import Static
 from .leaves import Bookkeeping, GradOf, grad_of
 from .location import user_location
 from .modes import STATE
@@ -41,7 +42,6 @@ from .state import (
     unsearched,
 )
 from .tensor import Tensor
-from .trace import Static
 from .views import repeats
 
 NUMBERS = (float, complex)

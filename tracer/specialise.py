@@ -20,6 +20,7 @@ from .capture import (
 )
 from .containers import Tree, unflatten_tree
 from .guards import make_matcher
+from .inputs import check_plain
 from .leaves import Bookkeeping, GradOf, without_gradient
 from .location import user_location
 from .modes import STATE
@@ -45,7 +46,7 @@ from .state import (
     containers_in,
 )
 from .symbols import SymInt
-from .trace import Trace, check_plain
+from .trace import Trace
 
 NOTHING: Mapping[Path, Answer] = {}
 
@@ -175,7 +176,7 @@ class _Specialiser:
             self.state.search_object(x)
             return x
         before = len(trace.params)
-        t = trace.argument(x, hint)
+        t = trace.inputs.argument(x, hint)
         if len(trace.params) > before:
             self.numbers.append(j)
         elif isinstance(x, int):
@@ -226,7 +227,7 @@ class _Specialiser:
     def _swap(self, swap: Swap, place: Place, x: Any) -> None:
         t = self.arguments.get(id(x)) if is_array_like(x) else None
         if t is None:
-            t = self.trace.capture(x, _hint(place), shared=is_array_like(x))
+            t = self.trace.inputs.capture(x, _hint(place), shared=is_array_like(x))
         swap.put(place, x, t)
         self.places.setdefault(t._value, []).append(place)
 
@@ -237,7 +238,7 @@ class _Specialiser:
         owner = self.trace.leaves.holders.get(v)
         if owner is not None:
             return GradOf(self.trace.params.index(owner))
-        return self.trace.origins[v]
+        return self.trace.inputs.origins[v]
 
     def _finish(
         self,
@@ -264,9 +265,9 @@ class _Specialiser:
             [p.type.shape for p in pure.params], ints, pure.facts.known
         )
         layouts = tuple(
-            (j, layout_class(trace.layouts[v]))
+            (j, layout_class(trace.layouts.known[v]))
             for j, v in enumerate(trace.params)
-            if v in trace.layout_read
+            if v in trace.layouts.asked
         )
         constant, quiet = without_gradient(trace, results.operands)
         # A transform shows the stages of the function it transforms.
@@ -310,7 +311,9 @@ class _Specialiser:
             bookkeeping=bookkeeping,
             quiet=tuple(j for _, j in pure.updates if trace.params[j] in quiet),
             constant=constant,
-            statics=tuple((trace.params.index(s.parameter), s) for s in trace.statics),
+            statics=tuple(
+                (trace.params.index(s.parameter), s) for s in trace.integers.statics
+            ),
             keep=self.keep,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from ..ir.dims import Dim, Expr, Facts, Symbol
 from ..ir.errors import (
     GradientBreakError,
     GradientError,
-    MutationError,
     ShapeError,
     UnsupportedError,
 )
@@ -29,60 +28,28 @@ from ..ir.func import (
     Node,
     Operand,
     Value,
-    custom_parts,
     dims_of_node,
     substitute,
     type_of,
     walk,
 )
-from ..ir.op import OPS, Fold, Kind, Op, Zero
-from ..ir.ops.create import constant_attrs
-from ..ir.types import I64, Type, broadcast_shapes, same_shape, type_of_array
-from .assume import Assumptions, NeedsValue, Test, TraceInt
-from .leaves import Leaves, Tracker, root_of
+from ..ir.op import OPS, Kind, Op
+from ..ir.types import Type, same_shape
+from .assume import Assumptions, NeedsValue, Test
+from .inputs import Inputs
+from .integers import Integers, dims_of
+from .layouts import Layouts
+from .leaves import Leaves
 from .location import user_location
-from .modes import STATE, enable_grad
-from .order import empty
+from .modes import STATE
+from .mutations import Mutations
 from .outcomes import Outcomes, Prefix
 from .symbols import SymInt
 from .tensor import Tensor
+from .traceint import TraceInt
 
 WRITE, DETACH, OVERRIDE = OPS["write"], OPS["detach"], OPS["override"]
 SELECT = OPS["select"]
-# Whose results follow the order of their operands; the eager op tells how.
-KEEPING = frozenset(
-    {
-        Kind.ELEMENTWISE,
-        Kind.COPY,
-        Kind.REDUCTION,
-        Kind.SCAN,
-        Kind.SORT,
-        Kind.JOIN,
-        Kind.GATHER,
-    }
-)
-LARGE_CONSTANT = 4096  # elements; larger arrays made while tracing become parameters
-
-
-class Static(NamedTuple):
-    """An integer of a parameter that the program takes for granted: a guard."""
-
-    parameter: Value
-    steps: tuple[tuple[Op, Mapping[str, Any], tuple[int, ...]], ...]
-    value: int | bool
-
-    def holds(self, data: Any) -> bool:
-        """Tell whether a parameter has the value."""
-        return bool(self.read(data) == self.value)
-
-    def read(self, data: Any) -> Any:
-        for op, attrs, indices in self.steps:
-            data = op.eager(data, *indices, **attrs)
-        return data
-
-
-class ReadOnlyError(MutationError, ValueError):
-    """A write into memory that may not be written."""
 
 
 class Trace:
@@ -98,31 +65,17 @@ class Trace:
         self.outcomes: Outcomes = parent.outcomes if parent else Outcomes(self)
         self.prefix = Prefix(self)  # values in this call
         self.leaves = Leaves(self)
-        self.recorded: set[Value] = set()  # roots that were written, not under no_grad
+        self.inputs = Inputs(self)
+        self.layouts = Layouts(self)
+        self.integers = Integers(self)
+        self.mutations = Mutations(self)
         self.params: list[Value] = []
-        self.captured: dict[int, tuple[Any, Value]] = {}
         self.stages: dict[str, Func] = {}  # of transforms that were captured inside
-        self.origins: dict[Value, Any] = {}  # what captured parameters stand for
-        self._pending: dict[Value, Any] = {}  # captured, not used yet
-        self.layouts: dict[Value, Any] = {}  # strides of arguments, in this call
-        self.layout_read: set[Value] = set()  # arguments whose layout was asked for
-        self.known: dict[Value, Any] = {}  # numbers that are parameters, in this call
-        self.statics: list[Static] = []
-        self.stands_for: dict[Value, Operand] = {}  # parameters: values of the parent
-        self.read_only: set[Value] = set()  # views
-        self.orders: dict[Value, tuple[str, Any]] = {}  # of `order.ordered`
-        self.written: set[Value] = set()  # roots that were written
-        self.frozen: dict[Value, str] = {}  # roots that may not be written, and why
-        self.unshared: dict[Value, Value] = {}  # copies of what eager mode would share
         self.ended: set[Value] = set()  # values of regions that are finished
-        self._nodes: dict[Value, Node] = {}
-        self._constants: dict[Any, Tensor] = {}
+        self.definitions: dict[Value, Node] = {}
         self.unrolled = False  # whether short loops are traced one by one
         self.replaced: dict[Value, Operand] = {}  # values by equal ones
         self.stacks: set[Operand] = set()  # arrays of what lists got in loops
-        self.kept: set[Value] = set()  # roots of which lists have copies: see `Sharing`
-        self._ints: dict[Value, Expr] = {}  # computed integers that are symbols
-        self._keep: list[Any] = []
 
     # Parameters ------------------------------------------------------------------
 
@@ -131,64 +84,8 @@ class Trace:
         v = self.builder.value(type, hint)
         self.params.append(v)
         if isinstance(like, np.ndarray):
-            self.layouts[v] = like
+            self.layouts.known[v] = like
         return self.tensor(v)
-
-    def argument(self, x: Any, hint: str) -> Any:
-        """Add a parameter for a leaf of the arguments; ints become symbols."""
-        if isinstance(x, Tensor):
-            if x.is_traced:
-                return self.parameter(x.type, hint)
-            out = self.argument(x._data, hint)
-            if isinstance(out, Tensor):
-                self.leaves.enter(out._value, x)
-            return out
-        if isinstance(x, int) and not isinstance(x, bool):
-            return self.integer(self.assumptions.symbol(x, [hint]))
-        if isinstance(x, np.ndarray):
-            sizes = tuple(self.assumptions.size(n) for n in x.shape)
-            return self.parameter(Type(x.dtype, sizes), hint, x)
-        t = self.parameter(type_of_array(x), hint)
-        self.known[t._value] = x
-        return t
-
-    def capture(self, x: Any, hint: str = "c", *, shared: bool = True) -> Tensor:
-        """Return an outside array, Tensor or number as a parameter.
-
-        The parameter is added when it is first used. Without `shared` the same object
-        may become several parameters: equal floats of different places are different.
-        """
-        known = self.captured.get(id(x)) if shared else None
-        if known is not None:
-            return self.tensor(known[1])
-        if isinstance(x, Tensor) and x.is_traced:
-            type = x.type
-        else:
-            data = x._data if isinstance(x, Tensor) else x
-            type = type_of_array(data)
-            if isinstance(data, np.ndarray):
-                sizes = tuple(self.assumptions.size(n) for n in data.shape)
-                type = Type(data.dtype, sizes)
-        v = self.builder.value(type, hint)
-        self._pending[v] = x
-        self._keep.append(x)
-        if isinstance(x, Tensor) and not x.is_traced:
-            self.leaves.enter(v, x)
-        if shared:
-            self.captured[id(x)] = (x, v)
-        return self.tensor(v)
-
-    def _use(self, v: Value) -> None:
-        """Add a captured value to the parameters."""
-        x = self._pending.pop(v)
-        self.params.append(v)
-        self.origins[v] = x
-        data = x._data if isinstance(x, Tensor) else x
-        check_plain(data, "captured")
-        if isinstance(data, np.ndarray):
-            self.layouts[v] = data
-        elif data is not None:
-            self.known[v] = data
 
     # Values ----------------------------------------------------------------------
 
@@ -215,11 +112,11 @@ class Trace:
     def operand(self, x: Any) -> Operand:
         """Return what an op may take for `x`, capturing what comes from outside."""
         if isinstance(x, Tensor):
-            v = x._value if x._trace is self else self._outside(x)._value
-            if v in self._pending:
-                self._use(v)
+            v = x._value if x._trace is self else self.inputs.outside(x)._value
+            if v in self.inputs.pending:
+                self.inputs.use(v)
             elif v in self.ended:
-                raise self._left_over(v)
+                raise self.inputs.left_over(v)
             if v in self.replaced:
                 v = self.replaced[v]
             return self.assumptions.resolve(v) if isinstance(v, Expr) else v
@@ -233,7 +130,11 @@ class Trace:
         if isinstance(x, np.bool_):
             return bool(x)
         if isinstance(x, np.generic | np.ndarray):
-            t = self._scalar(x) if isinstance(x, np.generic) else self._array(x)
+            t = (
+                self.inputs.scalar(x)
+                if isinstance(x, np.generic)
+                else self.inputs.array(x)
+            )
             value: Operand = t._value
             return value
         if isinstance(x, Expr):
@@ -242,104 +143,6 @@ class Trace:
             f"a {type(x).__name__} is not an array or a number",
             location=user_location(),
             hint="convert it with np.asarray first",
-        )
-
-    def _left_over(self, v: Value) -> UnsupportedError:
-        return UnsupportedError(
-            f"a value that was computed in a checkpoint, for a derivative, or that a "
-            f"leaf was made of, {self.operand_type(v)}, is used after it",
-            location=user_location(),
-            rule="What a checkpoint computes leaves it as its result, or in variables "
-            "and containers that its function names; gradients leave backward as its "
-            "result; the array of a leaf that was written is that leaf.",
-            hint="return the value from the function, or use the leaf",
-        )
-
-    def _outside(self, x: Tensor) -> Tensor:
-        if isinstance(x._trace, HiddenTrace):
-            x._trace.check()
-        if x._trace is not None and not self._is_inside(x._trace):
-            raise UnsupportedError(
-                "a value of a finished trace is used",
-                location=user_location(),
-                rule="Values of a compiled function live only while it is traced.",
-                hint="return the value from the function instead of storing it",
-            )
-        if isinstance(x._value, int | float | complex | Expr) and x._trace is not None:
-            return self.tensor(x._value)
-        known = self.captured.get(id(x))
-        if known is not None:
-            return self.tensor(known[1])
-        if x._trace is None and not isinstance(x._data, np.ndarray):
-            if not x.requires_grad:  # a number that our own functions wrapped
-                return self.tensor(self.operand(x._data))
-        base = x._base if x._trace is None else None
-        if base is not None:
-            return self._view_of(base, x)
-        return self.capture(x)
-
-    def _is_inside(self, other: Any) -> bool:
-        trace = self.parent
-        while trace is not None and trace is not other:
-            trace = trace.parent
-        return trace is not None
-
-    def _view_of(self, base: Tensor, x: Tensor) -> Tensor:
-        """Return an eager view of a captured base as a view of its parameter."""
-        whole, part = base._data, x._data
-        if not whole.flags.c_contiguous:
-            raise UnsupportedError(
-                "a view of a captured array that is not C-contiguous",
-                location=user_location(),
-                hint="capture the base, or pass the view as an argument",
-            )
-        item = whole.itemsize
-        offset = (
-            part.__array_interface__["data"][0] - (whole.__array_interface__["data"][0])
-        )
-        out = self.apply(
-            OPS["as_strided"],
-            (self.capture(base),),
-            {
-                "shape": part.shape,
-                "strides": tuple(s // item for s in part.strides),
-                "offset": offset // item,
-            },
-        )
-        self.captured[id(x)] = (x, out._value)
-        return out  # type: ignore[no-any-return]
-
-    def _scalar(self, x: np.generic) -> Tensor:
-        key = (x.dtype, x.tobytes())
-        if key not in self._constants:
-            array = self.apply(OPS["constant"], (), constant_attrs(np.asarray(x)))
-            self._constants[key] = self.apply(OPS["item"], (array,), {})
-        return self._constants[key]
-
-    def constant(self, x: np.ndarray[Any, Any]) -> Tensor:
-        """Write an array that the program makes itself into the program."""
-        if x.size > LARGE_CONSTANT:
-            x.flags.writeable = False
-            return self.capture(x)
-        return self.apply(OPS["constant"], (), constant_attrs(x))  # type: ignore[no-any-return]
-
-    def _array(self, x: np.ndarray[Any, Any]) -> Tensor:
-        known = self.captured.get(id(x))
-        if known is not None:
-            return self.tensor(self.operand(self.tensor(known[1])))
-        if self.parent is not None:
-            outer = self.parent.tensor(self.parent.operand(x))
-            return self.tensor(self.operand(outer))
-        if not x.ndim:  # what NumPy makes of its scalars in comparisons
-            one: Any = x[()]
-            return self._scalar(one)
-        raise UnsupportedError(
-            f"an array {type_of_array(x)} from outside the function that was not found "
-            "in its variables",
-            location=user_location(),
-            rule="Arrays that a compiled function reads are inputs: arguments, or "
-            "variables and attributes that it names.",
-            hint="pass the array as an argument",
         )
 
     def root(self) -> Trace:
@@ -392,72 +195,10 @@ class Trace:
         """Append a node that was made elsewhere."""
         self.builder.append(node)
         for v in node.results:
-            self._nodes[v] = node
+            self.definitions[v] = node
 
-    # Integers of the program ---------------------------------------------------------
-
-    def computed(self, d: Dim) -> Tensor:
-        """Return a dim as a value: as an index it wraps and is checked."""
-        t: Tensor = self.apply(OPS["number"], (self.tensor(d),), {})
-        return t
-
-    def as_int(self, t: Any, letters: Sequence[str] = "cdefghij", *facts: Any) -> Any:
-        """Return a computed 0-d integer as a `TraceInt` of a symbol of its own.
-
-        `facts` are functions of the symbol: dims that are at least 0.
-        """
-        x = self.operand(t)
-        if isinstance(x, int | Expr):
-            return self.integer(x)
-        static = None if self.in_region else self._static(x)
-        if static is not None:
-            self.root().statics.append(static)
-            return static.value
-        if x in self._ints:
-            return self.integer(self._ints[x])
-        sum_of_ints = self._arithmetic(x)
-        if sum_of_ints is not None:
-            return self.integer(sum_of_ints)
-        s = self.assumptions.symbol(None, letters)
-        self.apply(OPS["size"], (t,), {"count": s})
-        assert isinstance(x, Value)
-        self.assumptions.learn(*(f(s) for f in facts), *self._position_facts(x, s))
-        if x.type.scalar:  # an array may hold another one later
-            self._ints[x] = s
-        return self.integer(s)
-
-    def _arithmetic(self, x: Operand) -> Dim | None:
-        """Return what arithmetic of computed integers is, in terms of their symbols."""
-        node = self._computing(x)
-        on_dims = node.op.on_dims if node is not None else None
-        if node is None or on_dims is None or self.operand_type(x).dtype != I64:
-            return None
-        if any(self.operand_type(o).dtype != I64 for o in node.operands):
-            return None
-        ints = [self.as_int(self.tensor(o)) for o in node.operands]
-        return on_dims(*(i if isinstance(i, int) else dims_of(i) for i in ints))
-
-    def _computing(self, x: Operand) -> Node | None:
-        """Return the node that computes a number, behind conversions.
-
-        An array in between could be written.
-        """
-        while isinstance(x, Value) and x.type.scalar:
-            node = self._nodes.get(x)
-            if node is None or node.op.kind is not Kind.COPY:
-                return node
-            (x,) = node.operands[:1]
-        return None
-
-    def _position_facts(self, x: Value, s: Expr) -> tuple[Dim, ...]:
-        """Return the bounds of what may be a position in an array, as argmax gives."""
-        node = self._computing(x)
-        fold = node.op.lower if node is not None else None
-        if node is None or not isinstance(fold, Fold) or not fold.index:
-            return ()
-        shape = self.operand_type(node.operands[0]).shape
-        size = dims.product([shape[k] for k in node.attrs["axis"]])
-        return s, dims.add(dims.add(size, dims.mul(s, -1)), -1)
+    def check_readable(self) -> None:
+        """Raise where the values of this trace may not be read."""
 
     def check_complete(self, x: object) -> None:
         """Raise where a list is looked at that grows in a loop being traced."""
@@ -468,10 +209,10 @@ class Trace:
         base: Operand | None = None
         for k, x in enumerate(items):
             v = x._value if isinstance(x, Tensor) else None
-            node = self._nodes.get(v) if isinstance(v, Value) else None
+            node = self.definitions.get(v) if isinstance(v, Value) else None
             if node is not None and node.op.kind is Kind.COPY:
                 made = node.operands[0]
-                node = self._nodes.get(made) if isinstance(made, Value) else None
+                node = self.definitions.get(made) if isinstance(made, Value) else None
             if node is None or node.op is not SELECT or node.operands[1] != k:
                 return None
             if node.attrs["axis"] != 0 or node.operands[0] not in self.stacks:
@@ -483,13 +224,6 @@ class Trace:
             return None
         out: Tensor = self.apply(OPS["copy"], (self.tensor(base),), {})
         return out
-
-    def as_size(self, d: Dim) -> Any:
-        """Return a dim as one that the program has checked to be at least 0."""
-        s = self.assumptions.symbol(None, "cdefghij")
-        self.apply(OPS["size"], (self.computed(d),), {"count": s, "checked": True})
-        self.assumptions.learn(s)
-        return self.integer(s)
 
     def test_of(self, condition: Any) -> Test:
         """Return what a computed bool says about dims."""
@@ -510,27 +244,27 @@ class Trace:
 
         Nothing that is remembered for later use may be one of its values.
         """
-        constants, captured = dict(self._constants), dict(self.captured)
-        ints = dict(self._ints)
+        constants, captured = dict(self.inputs.constants), dict(self.inputs.captured)
+        ints = dict(self.integers.known)
         try:
             with self.assumptions.scope(), self.builder.block() as nodes:
                 self.assumptions.learn(*facts)
                 yield nodes
         finally:
-            self._constants, self._ints = constants, ints
-            self.captured = {
+            self.inputs.constants, self.integers.known = constants, ints
+            self.inputs.captured = {
                 k: (x, v)
-                for k, (x, v) in self.captured.items()
-                if k in captured or v not in self._nodes
+                for k, (x, v) in self.inputs.captured.items()
+                if k in captured or v not in self.definitions
             }
 
     @contextmanager
     def reopened(self, nodes: list[Node]) -> Iterator[None]:
         """Append to a region that was traced before."""
-        constants = dict(self._constants)
+        constants = dict(self.inputs.constants)
         with self.builder.block(nodes):
             yield
-        self._constants = constants
+        self.inputs.constants = constants
 
     def hidden(self, d: Dim) -> bool:
         """Tell whether a dim has symbols of regions that are closed."""
@@ -549,7 +283,7 @@ class Trace:
         self.builder.loc = user_location()
         results = self.builder.control(op, operands, attrs, regions, types, hints)
         for v in results:
-            self._nodes[v] = self.builder.nodes[-1]
+            self.definitions[v] = self.builder.nodes[-1]
         return list(map(self.tensor, results))
 
     # Ops ---------------------------------------------------------------------------
@@ -590,7 +324,7 @@ class Trace:
         node = self.builder.nodes[-1]
         results = out if isinstance(out, tuple) else (out,)
         for v in results:
-            self._nodes[v] = node
+            self.definitions[v] = node
         if isinstance(out, tuple):
             return tuple(map(self.tensor, out))
         if not STATE.grad and op.views is None and out.type.is_inexact and op != DETACH:
@@ -624,7 +358,7 @@ class Trace:
             x = self.apply(
                 OPS["full"], (self.tensor(x),), {"shape": (), "dtype": t.dtype}
             )._value
-        elif op.decides_layout and not self._keeps_memory(op, x, attrs):
+        elif op.decides_layout and not self.layouts.keeps_memory(op, x, attrs):
             x = self.apply(OPS["copy"], (self.tensor(x),), {})._value
         return (x, *xs[1:]), x
 
@@ -638,111 +372,21 @@ class Trace:
         self.nodes[k:k] = nodes
         self.prefix.done += len(nodes)
         for node in nodes:
-            self._nodes.update((v, node) for v in node.results)
-
-    def in_call(self, v: Value) -> Any:
-        """Return what a parameter stands for in this call: an array or a number."""
-        if v in self._pending or self.parent is not None:
-            x = self.stands_for.get(v, self.origins.get(v, self._pending.get(v)))
-            if self.parent is not None:
-                outer = x if isinstance(x, Value) else self.parent.operand(x)
-                return self.parent.prefix.value(outer)
-            return x._data if isinstance(x, Tensor) else x
-        return self.known.get(v, self.layouts.get(v))
+            self.definitions.update((v, node) for v in node.results)
 
     def node_of(self, v: Value) -> Node:
         """Return the node that computes `v`."""
-        return self._nodes[v]
+        return self.definitions[v]
 
     def write(self, target: Tensor, new: Any) -> None:
         """Append a write into the whole of `target`, which may be a view."""
-        where = self.operand(target)
-        if not isinstance(where, Value):
-            raise UnsupportedError(
-                "a number cannot be written", location=user_location()
-            )
-        if not STATE.grad and where.type.is_inexact:
-            with enable_grad():  # what was there keeps its derivative, as on the tape
-                new = self.apply(OVERRIDE, (target, new), {})
-        x = self.operand(new)
-        self._check_writeable(where)
-        self._check_fits(where, x)
-        root = root_of(where)
-        detached = self.is_detached(where)
-        if detached:
-            self._check_detached(where, x)
-        if root in self.unshared:
-            self._end_unshared(self.unshared[root])
-        if root in self.frozen:
-            raise MutationError(self.frozen[root], location=user_location())
-        if root in self.kept:
-            raise UnsupportedError(
-                f"write: %{root.name} shares memory with items that a list got in a "
-                "loop",
-                location=user_location(),
-                rule="The items of a list that grows in a loop are copies.",
-                hint="append a copy",
-            )
-        if not detached:
-            self.leaves.before_write(root)
-        self.builder.append(
-            Node(WRITE, (where, x), {}, (), (), user_location() or self.builder.loc)
-        )
-        self.written.add(root)
-        if STATE.grad and not detached:
-            self.recorded.add(root)
+        self.mutations.write(target, new)
 
     def detach(self, t: Tensor) -> Tensor:
         """Return the same values without a derivative: of an array, in its memory."""
         is_array = not self.type_of(t).scalar and not self.type_of(t).weak
         op = OPS["detached"] if is_array else DETACH
         return self.apply(op, (t,), {})  # type: ignore[no-any-return]
-
-    def unshare(self, t: Tensor) -> Value:
-        """Give a detached array memory of its own: it becomes a leaf.
-
-        What it shared memory with may not be written from now on, and not be read after
-        the leaf was written.
-        """
-        base = root_of(t._value)
-        t._value = self.apply(DETACH, (t,), {})._value
-        self.unshared[t._value] = base
-        self.frozen[base] = (
-            "a write into an array that a leaf was made of, which would see it"
-        )
-        leaf: Value = t._value
-        return leaf
-
-    def _end_unshared(self, base: Value) -> None:
-        if base in self.params:
-            raise UnsupportedError(
-                f"a write into a leaf that shares memory with {base!r}, an argument",
-                location=user_location(),
-                rule="A compiled function makes leaves of arrays of its own.",
-                hint="copy it first: x = x.copy().requires_grad_()",
-            )
-        self.ended.add(base)
-
-    def is_detached(self, v: Value) -> bool:
-        """Tell whether a value is, or is a view of, a detached view of an array."""
-        while v.base is not None:
-            if isinstance(self._nodes[v].op.derivative(0), Zero):
-                return True
-            v = v.base
-        return False
-
-    def _check_detached(self, target: Value, new: Operand) -> None:
-        """Refuse to write what has a derivative under a name that has none."""
-        tracker = Tracker(self, [v for v in self.params if v.type.is_inexact])
-        tracker.catch_up()
-        if STATE.grad and tracker.holds(new):
-            raise GradientBreakError(
-                f"a write into a detached array, {self.operand_type(target)}, of a "
-                "value that has a derivative",
-                location=user_location(),
-                rule="In a compiled function all names of an array share its graph.",
-                hint="write into x.detach().copy(), or .detach() the value",
-            )
 
     def item(self, t: Tensor, index: tuple[int, ...]) -> Tensor:
         """Return one element as a Python number, without its derivative."""
@@ -753,44 +397,14 @@ class Trace:
             t = self.apply(OPS["reshape"], (t,), {"shape": ()})
         return self.apply(OPS["number"], (t,), {})  # type: ignore[no-any-return]
 
-    def _check_writeable(self, target: Value) -> None:
-        """Raise where NumPy's view is read-only: one that repeats its elements."""
-        view: Value | None = target
-        while view is not None and view.base is not None:
-            if view in self.read_only:
-                raise ReadOnlyError(
-                    f"write: {self.operand_type(target)} is read-only",
-                    location=user_location(),
-                    rule="assignment destination is read-only: it shows the same "
-                    "elements several times",
-                    hint="copy the array first",
-                )
-            view = view.base
-
-    def _check_fits(self, target: Value, new: Operand) -> None:
-        """Raise where a value does not broadcast into what it is written to."""
-        want, have = self.operand_type(target), self.operand_type(new)
-        with dims.deciding(self.assumptions):
-            try:
-                shape = broadcast_shapes(want.shape, have.shape)
-                fits = same_shape(shape, want.shape)
-            except ShapeError:
-                fits = False
-            if not fits:
-                raise ShapeError(
-                    f"write: {have} does not fit its target {want}",
-                    location=user_location(),
-                    rule="What is written broadcasts to the target, never the target.",
-                )
-
     def convert_to_python(self, t: Tensor, kind: str) -> Any:
         """Return a traced value as a Python object, or refuse."""
         if kind in ("len", "iter"):
             return self._rows(t, kind)
         if kind in ("bool", "index", "int"):
-            static = self._static(self.operand(t))
+            static = self.integers.static(self.operand(t))
             if static is not None:
-                self.root().statics.append(static)
+                self.root().integers.statics.append(static)
                 return static.value
         if self.in_region and kind in ("bool", "index", "int"):
             raise NeedsValue(
@@ -809,41 +423,6 @@ class Trace:
             hint="keep the value in NumPy operations, or compute it before the call",
         )
 
-    def _static(self, v: Operand) -> Static | None:
-        """Read an integer that a parameter holds, if that is what `v` is."""
-        if not isinstance(v, Value):
-            return None
-        if v.type.shape or v.type.dtype.kind not in "biu":
-            return None
-        steps: list[tuple[Op, Mapping[str, Any], tuple[int, ...]]] = []
-        trace = self
-        while trace.parent is not None or v in trace._nodes:
-            if v in trace._nodes:
-                node = trace._nodes[v]
-                x, *indices = node.operands or (None,)
-                numbers = (*indices, *node.attrs.values())
-                if node.op.kind not in (Kind.VIEW, Kind.COPY):
-                    return None
-                if any(isinstance(i, Value | Expr) for i in numbers):
-                    return None
-                steps.append((node.op, node.attrs, tuple(indices)))  # type: ignore[arg-type]
-            else:  # a parameter: what it stands for in the trace around
-                if v in trace.written or trace.parent is None:
-                    return None
-                origin = trace.origins.get(v)
-                x = origin._value if isinstance(origin, Tensor) else None
-                x = trace.stands_for.get(v, x)
-                trace = trace.parent
-            if not isinstance(x, Value):
-                return None
-            v = x
-        data = trace.known.get(v, trace.layouts.get(v))
-        if data is None or v not in trace.params or v in trace.written:
-            return None
-        found = Static(v, tuple(reversed(steps)), 0)
-        value = np.asarray(found.read(data)).item()
-        return found._replace(value=value)
-
     def _rows(self, t: Tensor, kind: str) -> Any:
         """Return the length or the rows of an array; its first size becomes static."""
         shape = self.shape_of(t)
@@ -854,100 +433,6 @@ class Trace:
             raise TypeError(what if kind == "len" else what + " array")
         n = int(shape[0])
         return n if kind == "len" else [t[k] for k in range(n)]
-
-    # Layouts -------------------------------------------------------------------------
-
-    def _keeps_memory(self, op: Op, x: Value, attrs: Mapping[str, Any]) -> bool:
-        """Tell whether a reshape of `x` is a view, as NumPy decides by strides."""
-        if len(x.type.shape) < 2 and x.base is None:
-            return True
-        if _long(self._resolved_shape(x)) == _long(attrs["shape"]):
-            return True
-        dummy = self.layout(x)
-        shape = tuple(self.assumptions.value(d) for d in attrs["shape"])
-        try:
-            np.reshape(dummy, shape, copy=False)
-        except ValueError:
-            return False
-        return True
-
-    def _resolved_shape(self, x: Value) -> Sequence[Dim]:
-        return [self.assumptions.resolve(d) for d in x.type.shape]
-
-    def layout(self, x: Value) -> np.ndarray[Any, Any]:
-        """Return an array with the strides that `x` has in this call, not its data."""
-        known = self.layouts.get(x)
-        if known is not None:
-            if x in self.params:
-                self.layout_read.add(x)
-            return known  # type: ignore[no-any-return]
-        node = self._nodes.get(x)
-        shape = tuple(self.assumptions.value(d) for d in x.type.shape)
-        if x in self.orders:
-            out = self._chosen(x, shape)
-        elif node is None:
-            out = np.empty(shape, x.type.dtype)
-        elif node.op.views is not None and isinstance(node.operands[0], Value):
-            base = self.layout(node.operands[0])
-            rest = [self._hint_operand(i) for i in node.operands[1:]]
-            attrs = {k: self._hint(a) for k, a in node.attrs.items()}
-            out = node.op.eager(base, *rest, **attrs)
-        elif node.op.kind is Kind.CUSTOM:
-            value = custom_parts(node)[1][node.results.index(x)]
-            known = self.layout(value) if isinstance(value, Value) else None
-            out = np.empty(shape, x.type.dtype) if known is None else known
-        elif node.op.kind is Kind.CHECKPOINT:
-            inside = node.regions[0].results[node.results.index(x)]
-            assert isinstance(inside, Value)
-            out = self.layout(inside)
-        else:
-            out = self._laid_out(node, shape, x.type.dtype)
-        self.layouts[x] = out
-        return out
-
-    def _chosen(self, x: Value, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """Return the layout that a function of the front end has chosen."""
-        order, like = self.orders[x]
-        if order in "CF":
-            return np.empty(shape, x.type.dtype, "F" if order == "F" else "C")
-        if isinstance(like, Tensor):
-            model = self.operand(like)
-            like = self.layout(model) if isinstance(model, Value) else like._data
-        if not isinstance(like, np.ndarray):
-            return np.empty(shape, x.type.dtype)
-        return empty(shape, x.type.dtype, order, like)
-
-    def _laid_out(
-        self, node: Node, shape: tuple[int, ...], dtype: Any
-    ) -> np.ndarray[Any, Any]:
-        """Return the layout of a fresh result: the order of the operands, mostly."""
-        kind = node.op.kind
-        if len(shape) < 2 or 0 in shape or kind not in KEEPING:
-            return np.empty(shape, dtype)
-        arrays = [
-            self.layout(i)
-            for i in node.operands
-            if isinstance(i, Value) and i.type.shape
-        ]
-        if kind == Kind.COPY and arrays[0].shape == shape:
-            return np.empty_like(arrays[0], dtype=dtype, order="K", subok=False)
-        if kind == Kind.ELEMENTWISE:
-            return _like(arrays, shape, dtype)
-        if kind == Kind.GATHER:
-            arrays[1:] = [np.zeros(a.shape, a.dtype) for a in arrays[1:]]
-        elif all(a.flags.c_contiguous for a in arrays):
-            return np.empty(shape, dtype)
-        attrs = {k: self._hint(a) for k, a in node.attrs.items()}
-        with np.errstate(all="ignore"):
-            return np.asarray(node.op.eager(*arrays, **attrs))
-
-    def _hint_operand(self, x: Operand) -> int:
-        return self.assumptions.value(x) if isinstance(x, int | Expr) else 0
-
-    def _hint(self, a: Any) -> Any:
-        if isinstance(a, Expr):
-            return self.assumptions.value(a)
-        return tuple(map(self._hint, a)) if isinstance(a, tuple) else a
 
     # The result ----------------------------------------------------------------------
 
@@ -965,7 +450,10 @@ class Trace:
     def _facts(self) -> Facts:
         """Return the facts, without those of captured arrays that were not used."""
         unused = {
-            s for v in self._pending for d in v.type.shape for s in dims.symbols_of(d)
+            s
+            for v in self.inputs.pending
+            for d in v.type.shape
+            for s in dims.symbols_of(d)
         }
         known = (*self.assumptions.facts.known, *self.given)
         return Facts(tuple(e for e in known if not dims.symbols_of(e) & unused))
@@ -978,26 +466,14 @@ class HiddenTrace(Trace):
         super().__init__()
         self.assumptions = assumptions
 
-    def check(self) -> None:
-        """Raise: an item is read."""
+    def check_readable(self) -> None:
         self.assumptions.check_complete(self)
 
     def convert_to_python(self, t: Tensor, kind: str) -> Any:
-        self.check()
+        self.check_readable()
 
     def apply(self, op: Op, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-        self.check()
-
-
-def check_plain(x: Any, role: str) -> None:
-    """Refuse subclasses of ndarray, whose operators mean something else."""
-    if isinstance(x, np.ndarray) and type(x) not in (np.ndarray, np.memmap):
-        raise UnsupportedError(
-            f"a {type(x).__name__} {role}",
-            location=user_location(),
-            rule="Subclasses of ndarray give operators another meaning.",
-            hint="use np.asarray(x)",
-        )
+        self.check_readable()
 
 
 def with_symbols(f: Func) -> Func:
@@ -1024,31 +500,3 @@ def with_symbols(f: Func) -> Func:
             used |= dims.symbols_of(x)
     missing = tuple(sorted(used - defined, key=str))
     return replace(f, symbols=missing)
-
-
-def dims_of(x: SymInt) -> Dim:
-    assert isinstance(x, TraceInt)
-    return x.dim
-
-
-def _long(shape: Sequence[Dim]) -> list[Dim]:
-    """Return the sizes that are not 1: adding and removing those moves nothing."""
-    return [d for d in shape if d != 1]
-
-
-def _like(
-    arrays: Sequence[np.ndarray[Any, Any]], shape: tuple[int, ...], dtype: Any
-) -> np.ndarray[Any, Any]:
-    """Return an array laid out as NumPy lays out the result of elementwise ops."""
-    if not arrays:
-        return np.empty(shape, dtype)
-    if all(a.flags.c_contiguous and a.shape == shape for a in arrays):
-        return np.empty(shape, dtype)
-    flags = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
-    it = np.nditer(
-        [*arrays, None],  # type: ignore[arg-type]
-        flags=["zerosize_ok", "refs_ok"],
-        op_flags=flags,  # type: ignore[arg-type]
-        op_dtypes=[*(a.dtype for a in arrays), dtype],
-    )
-    return it.operands[-1]

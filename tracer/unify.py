@@ -11,7 +11,7 @@ from ..ir.errors import ShapeError
 from ..ir.func import Operand, Value
 from ..ir.op import OPS
 from ..ir.types import BOOL, Type
-from .assume import NeedsValue, TraceInt
+from .assume import NeedsValue
 from .containers import Tree, flatten_tree
 from .convert import NO_VALUE, Undefined
 from .location import user_location
@@ -19,6 +19,7 @@ from .slots import Differs
 from .symbols import SymInt, is_int
 from .tensor import Tensor
 from .trace import Trace
+from .traceint import TraceInt
 
 CONSTANTS = (bool, int, float, complex, str, bytes)
 PYTHON = "biufc"  # kinds of dtypes, smaller first

@@ -41,7 +41,7 @@ CASES = [c for c in EAGER.CASES if EAGER.arrays_in(c[1])]
 def with_parameters(x: Any, trace: Trace, arrays: list[Any]) -> Any:
     if isinstance(x, np.ndarray):
         arrays.append(x)
-        return trace.argument(x, "x")
+        return trace.inputs.argument(x, "x")
     if isinstance(x, list | tuple):
         return type(x)(with_parameters(e, trace, arrays) for e in x)
     return x
@@ -130,7 +130,7 @@ def test_one_trace_serves_every_size_that_its_facts_allow(n: int) -> None:
 
     trace = Trace()
     with dispatch.tracing(trace):
-        out = program(trace.argument(np.ones((4, 7)), "x"))
+        out = program(trace.inputs.argument(np.ones((4, 7)), "x"))
         f = trace.finish([trace.operand(t) for t in out])
     x = np.random.default_rng(n).normal(size=(n, n + 1))
     want = np.mean(x, 0), np.pad(x[:, 0], 1), np.concatenate([x[1:], x[:-1] * 2])
@@ -144,7 +144,7 @@ def test_one_trace_serves_every_size_that_its_facts_allow(n: int) -> None:
 def number_call(function: Any, *xs: Any) -> Any:
     trace = Trace()
     with dispatch.tracing(trace):
-        params = [trace.argument(x, "x") for x in xs]
+        params = [trace.inputs.argument(x, "x") for x in xs]
         out = INTERCEPTS[function](*params)
         f = trace.finish([trace.operand(out)])
     (value,) = interp.run(f, *xs)
@@ -196,7 +196,7 @@ def test_traced_extremum_of_several_is_computed(function: Any) -> None:
 def test_length_stays_symbolic() -> None:
     trace = Trace()
     with dispatch.tracing(trace):
-        n = BUILTINS[len](trace.argument(np.ones(5), "x"))
+        n = BUILTINS[len](trace.inputs.argument(np.ones(5), "x"))
     assert isinstance(n, SymInt)
     assert dims.symbols_of(trace.operand(n))
 
@@ -211,7 +211,7 @@ def test_functions_of_sizes_stay_symbolic() -> None:
 
     trace = Trace()
     with dispatch.tracing(trace):
-        out = program(trace.argument(np.ones(5), "x"))
+        out = program(trace.inputs.argument(np.ones(5), "x"))
         f = trace.finish([trace.operand(t) for t in out])
     root, number, scalar = interp.run(f, np.ones(9))
     assert (root, number, scalar) == (3.0, 9.0, 9.0)
@@ -222,7 +222,7 @@ def test_isinstance_answers_for_what_a_tensor_stands_for() -> None:
     is_a = BUILTINS[isinstance]
     trace = Trace()
     with dispatch.tracing(trace):
-        x = trace.argument(np.ones(5), "x")
+        x = trace.inputs.argument(np.ones(5), "x")
         assert is_a(x, np.ndarray)
         assert is_a(x, Tensor)
         assert not is_a(x, float)

@@ -159,7 +159,7 @@ def as_shape(shape: Any) -> tuple[Any, ...]:
 
 def _size(d: Any) -> Any:
     if is_tensor(d) and d.is_traced and not d.shape and d.dtype.kind in "iu":
-        d = dispatch.active_trace().as_int(d)  # type: ignore[union-attr]
+        d = dispatch.active_trace().integers.of(d)  # type: ignore[union-attr]
     if isinstance(d, SymInt):
         return d.as_size()
     if isinstance(d, int):

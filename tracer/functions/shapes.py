@@ -335,7 +335,7 @@ def _in_elements(x: Any) -> tuple[Any, tuple[Any, ...], int]:
 def _read_only(r: Any) -> Any:
     """Mark a view that shows elements several times, as NumPy does."""
     if r._trace is not None:
-        r._trace.read_only.add(r._value)
+        r._trace.mutations.read_only.add(r._value)
     else:
         r._data.flags.writeable = False
     return r
