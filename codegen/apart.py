@@ -146,7 +146,8 @@ def extent(a: Access, facts: Facts) -> tuple[Dim, Dim] | None:
 def are_apart(loop: Loop, facts: Facts, but: Collection[Buffer] = frozenset()) -> bool:
     """Tell whether no two iterations of a loop meet in what one of them writes.
 
-    Nothing is said about the memory of the buffers `but`, and nobody may share it.
+    Nothing is said about the memory of the buffers `but`, and of those that hold a row
+    of one iteration; nobody may share it.
     """
     run = Range.of(loop)
     if run is None:
@@ -162,7 +163,10 @@ def are_apart(loop: Loop, facts: Facts, but: Collection[Buffer] = frozenset()) -
         if not a.writes:
             continue
         for b in found:
-            if not shares(a.buffer, b.buffer) or (a.buffer is b.buffer in but):
+            same = a.buffer is b.buffer
+            if not shares(a.buffer, b.buffer):
+                continue
+            if same and (a.buffer.private or a.buffer in but):
                 continue
             if (dims.symbols_of(a.offset) | dims.symbols_of(b.offset)) & computed:
                 return False

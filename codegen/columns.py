@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ..ir import dims
 from ..ir.dims import Dim, Facts, Symbol
 from .apart import Access, Range, extent
-from .folds import NEUTRAL, with_loops
+from .carried import NEUTRAL, with_loops
 from .kernels import at, compare
 from .nests import (
     Apply,

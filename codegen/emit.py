@@ -56,8 +56,8 @@ _CALL = re.compile(r"\b([a-z_]\w*)\(")
 _NAME = re.compile(r"\b[a-z]\w*")
 _FLOAT = re.compile(r"(?<![\w.])\d+\.\d+(?:e[-+]?\d+)?")
 MEMORY = (
-    "address cast convert copy fill grown load offset part pointer reassoc_add size "
-    "stack store stride"
+    "address cast convert copy fill freed grown load offset part pointer reassoc_add "
+    "size stack store stride taken"
 )
 HEADER = (
     f"from retrograde.runtime.memory import {', '.join(MEMORY.split())}",
@@ -359,9 +359,16 @@ class Emitter:
     def parallel(self, s: Parallel, indent: str) -> Iterator[str]:
         """Print a part of the kernel as a function of its own, and its call."""
         outer, self.failed = self.failed, "return %d"
-        lines = [*self.lines(s.body, "    "), "    return 0"]
+        sizes = [f"{self.text(b.size)}, {type_name(b.dtype)}" for b in s.own]
+        rows = [f"p_{b.name}" for b in s.own]
+        lines = [
+            *(f"    {p} = taken({n})" for p, n in zip(rows, sizes, strict=True)),
+            *self.lines(s.body, "    "),
+            *(f"    freed({p})" for p in rows),
+            "    return 0",
+        ]
         self.failed = outer
-        own = [name_of(s.index), name_of(s.lane)]
+        own = [name_of(s.index)]
         text = "\n".join(lines)
         assigned = set(_ASSIGNED.findall(text))
         free = dict.fromkeys(_NAME.findall(text))

@@ -15,7 +15,7 @@ the language is refused.
 `failed = parallel(part_0, chunks, a, b)` calls a function of the same source for every
 chunk, on several threads (`runtime.threads`). It is a function beside the kernel's own,
 with Numba's calling convention, and reads the arguments from a struct on the caller's
-stack. Its own are the number of the chunk and the lane, then those that are given.
+stack. The first of its own is the number of the chunk.
 
 A name that is assigned once and read only in its own block (or deeper) is an SSA value.
 Other names, and those that own memory, have a slot on the stack, which LLVM promotes.
@@ -257,7 +257,7 @@ class Typing:
         if not isinstance(part, ast.Name) or any(map(owns, given)):
             raise _refuse(x, "not a part with numbers and pointers")
         syntax = self.value(part.id)
-        args = (types.int64, types.int64, *given[1:])
+        args = (types.int64, *given[1:])
         self.parts[x] = Typing(self.context, syntax, self.space, args, self)
         return types.int64
 

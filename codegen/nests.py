@@ -35,9 +35,11 @@ class Buffer:
     place: str
     scope: int = -1  # number of its alias scope; -1: may share memory with others
     kin: Buffer | None = None  # one that it exchanges memory with
+    private: bool = False
 
     def __repr__(self) -> str:
-        return f"{self.name}: {self.place} {short(self.dtype)}[{self.size}]"
+        place = f"{self.place} row" if self.private else self.place
+        return f"{self.name}: {place} {short(self.dtype)}[{self.size}]"
 
     @property
     def alias(self) -> int:
@@ -183,14 +185,14 @@ class Loop:
 class Parallel:
     """Run the body for index 0 to count - 1, in any order and several at once.
 
-    `lane` numbers those who run it: two bodies that run at once have different lanes.
-    Registers that the body sets are its own; it returns nothing but through memory.
+    Registers that the body sets are its own, and so are the buffers `own`; it returns
+    nothing but through other memory.
     """
 
     index: Symbol
     count: Dim
     body: list[Statement]
-    lane: Symbol
+    own: list[Buffer] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)

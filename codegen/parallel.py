@@ -35,7 +35,7 @@ about 10 ns.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..ir import dims
@@ -44,8 +44,8 @@ from ..ir.types import DType
 from ..runtime.vecmath import BINARY, UNARY
 from . import columns
 from .apart import Range, are_apart
+from .carried import SUM, Fold, folds_of, start_anew, uses_in, with_loops
 from .columns import Column
-from .folds import SUM, Fold, folds_of, start_anew, uses_in, with_loops
 from .kernels import at, compare
 from .nests import (
     Apply,
@@ -70,6 +70,7 @@ from .nests import (
     copied,
     every,
     inner,
+    leaves,
     scalars_of,
 )
 
@@ -179,12 +180,7 @@ class _Parallel:
         return [
             Bind(length, at(_rounded(_each(s.size, 2 * MEMORY, MOST)))),
             Bind(number, at(dims.floordiv(dims.add(dims.add(s.size, each), -1), each))),
-            Parallel(
-                index,
-                chunks,
-                [Bind(first, at(dims.mul(c, each))), part],
-                Symbol("_lane"),
-            ),
+            Parallel(index, chunks, [Bind(first, at(dims.mul(c, each))), part]),
         ]
 
     def by_columns(
@@ -226,7 +222,8 @@ class _Parallel:
             Bind(number, at(dims.floordiv(dims.add(dims.add(count, each), -1), each))),
         ]
         partial = [self.partial(f) for f in folds]
-        part = Parallel(index, chunks, self.body(loop, count, each, c), Symbol("_lane"))
+        own = list(dict.fromkeys(filter(_is_own, buffers_in(loop))))
+        part = Parallel(index, chunks, self.body(loop, count, each, c), own)
         for f in folds:
             start_anew(loop, f)
         for column in sums:
@@ -422,5 +419,23 @@ def _is_small(units: Dim | None) -> bool:
 
 def _is_plain(loop: Loop) -> bool:
     """Tell whether a loop holds what a part may hold."""
-    kinds = Let | Set | Bind | Store | Fill | Move | Loop | If | Check
-    return all(isinstance(s, kinds) for s in every([loop]))
+    kinds = Let | Set | Bind | Store | Fill | Move | Loop | If
+    if any(b.private for b in buffers_in(loop)):  # a check would not give it back
+        return all(isinstance(s, kinds) for s in every([loop]))
+    return all(isinstance(s, kinds | Check) for s in every([loop]))
+
+
+def _is_own(b: Buffer) -> bool:
+    return b.private
+
+
+def buffers_in(loop: Loop) -> Iterator[Buffer]:
+    """Yield the buffers that a loop touches."""
+    for s in every([loop]):
+        match s:
+            case Store() | Fill():
+                yield s.buffer
+            case Move():
+                yield from (s.target, s.source)
+        for x in scalars_of(s):
+            yield from (y.buffer for y in leaves(x) if isinstance(y, Load))

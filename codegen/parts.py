@@ -1,6 +1,6 @@
 """Functions of a kernel that several threads run: its parts.
 
-`parallel(part_0, chunks, a, b)` calls `part_0(chunk, lane, a, b)` for every chunk. The
+`parallel(part_0, chunks, a, b)` calls `part_0(chunk, a, b)` for every chunk. The
 part is a function beside the kernel's own in the same LLVM module. It has Numba's
 calling convention, since it may call what Numba has compiled, and takes the address of
 a struct on the caller's stack that holds what it is given.
@@ -31,7 +31,7 @@ def call(lower: Any, x: ast.expr) -> Any:
     count = lower.cast(lower.expression(chunks), types.int64)
     values = [
         lower.cast(lower.expression(a), t)
-        for a, t in zip(given, list(typing.args.values())[2:], strict=True)
+        for a, t in zip(given, list(typing.args.values())[1:], strict=True)
     ]
     kind = ir.LiteralStructType([v.type for v in values])
     context = cgutils.alloca_once(builder, kind, name="context")
@@ -49,7 +49,7 @@ def call(lower: Any, x: ast.expr) -> Any:
 def _part(lower: Any, typing: Any, kind: Any) -> Any:
     """Write the function of a part; `kind` is the struct of what it is given."""
     convention = lower.call_conv
-    given = (types.intp, types.int64, types.int64)
+    given = (types.intp, types.int64)
     function_type = convention.get_function_type(types.int64, given)
     name = f"{lower.function.name}.{typing.syntax.name}"
     function = ir.Function(lower.builder.module, function_type, name)
@@ -58,13 +58,13 @@ def _part(lower: Any, typing: Any, kind: Any) -> Any:
     state = dict(vars(lower))
     lower.function = function
     lower.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
-    address, chunk, lane = convention.get_arguments(function)
+    address, chunk = convention.get_arguments(function)
     context = builder.inttoptr(address, kind.as_pointer())
     args = [
         builder.load(cgutils.gep_inbounds(builder, context, 0, k))
         for k in range(len(kind.elements))
     ]
-    lower.body(typing, [chunk, lane, *args])
+    lower.body(typing, [chunk, *args])
     vars(lower).update(state)
     return function
 

@@ -19,7 +19,6 @@ from .threads import (
     DONE,
     FAILED,
     FUNCTION,
-    LANES,
     LIMIT,
     MASK,
     MUTEX,
@@ -38,9 +37,9 @@ PARALLEL = "retrograde_parallel"
 I32, I64, BYTES = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 VOID = ir.VoidType()
 # A part has Numba's calling convention: it returns a status, and takes the places for
-# its result (a code, 0 where nothing failed) and for an exception, then its context,
-# the number of the chunk and the lane: 0 for the caller, others for workers.
-PART = ir.FunctionType(I32, [I64.as_pointer(), BYTES.as_pointer(), I64, I64, I64])
+# its result (a code, 0 where nothing failed) and for an exception, then its context
+# and the number of the chunk.
+PART = ir.FunctionType(I32, [I64.as_pointer(), BYTES.as_pointer(), I64, I64])
 ENTRY = ir.FunctionType(I64, [PART.as_pointer(), I64, I64])
 RAISED = 1 << 30  # the code of a part that has raised; parts do not
 
@@ -57,6 +56,10 @@ def register() -> None:
     if library is not None and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=reset)
     llvm.add_symbol(PARALLEL, _compile(library))
+    memory = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
+    for name in ("malloc", "free"):
+        address = ctypes.cast(getattr(memory, name), ctypes.c_void_p).value
+        llvm.add_symbol(f"retrograde_{name}", address)
 
 
 def _compile(library: ctypes.CDLL | None) -> int:
@@ -136,19 +139,19 @@ class _Writer:
 
     # Chunks -----------------------------------------------------------------------
 
-    def chunk(self, part: Any, context: Any, c: Any, lane: Any) -> Any:
+    def chunk(self, part: Any, context: Any, c: Any) -> Any:
         """Run a chunk and return its code."""
         b = self.b
         with b.goto_entry_block():
             code, raised = b.alloca(I64), b.alloca(BYTES)
         b.store(I64(0), code)
-        status = b.call(part, [code, raised, context, c, lane])
+        status = b.call(part, [code, raised, context, c])
         good = b.icmp_signed("==", status, I32(0))
         return b.select(good, b.load(code), I64(RAISED))
 
     def run(self) -> Any:
-        """Write `run(lane)`: take chunks of the job until none is left."""
-        f = self.function(ir.FunctionType(VOID, [I64]), "run")
+        """Write `run()`: take chunks of the job until none is left."""
+        f = self.function(ir.FunctionType(VOID, []), "run")
         f.linkage = "internal"
         b = self.b
         part = b.inttoptr(self.get(FUNCTION), PART.as_pointer())
@@ -156,7 +159,7 @@ class _Writer:
         head, after = self.loop()
         c = self.add(NEXT, 1)
         self.leave_unless(b.icmp_signed("<", c, chunks), after)
-        code = self.chunk(part, context, c, f.args[0])
+        code = self.chunk(part, context, c)
         with b.if_then(b.icmp_signed("!=", code, I64(0)), likely=False):
             failure = b.or_(b.shl(c, I64(32)), code)
             b.atomic_rmw("min", self.at(FAILED), failure, "seq_cst")
@@ -177,7 +180,7 @@ class _Writer:
         c = b.phi(I64)
         c.add_incoming(I64(0), start)
         self.leave_unless(b.icmp_signed("<", c, chunks), after)
-        code = self.chunk(part, context, c, I64(0))
+        code = self.chunk(part, context, c)
         with b.if_then(b.icmp_signed("!=", code, I64(0)), likely=False):
             b.ret(code)
         c.add_incoming(b.add(c, I64(1)), b.block)
@@ -204,9 +207,8 @@ class _Writer:
         b.position_at_end(seated)
         self.add(SEATS, -1)
         self.add(ACTIVE, 1)
-        lane = b.add(self.add(LANES, 1), I64(1))
         self.unlock()
-        b.call(run, [lane])
+        b.call(run, [])
         self.lock()
         last = b.icmp_signed("==", self.add(ACTIVE, -1), I64(1))
         with b.if_then(last):
@@ -256,7 +258,7 @@ class _Writer:
         taken = b.cmpxchg(self.at(BUSY), I64(0), I64(1), "seq_cst", "seq_cst")
         self.leave_unless(b.extract_value(taken, 1), serially)
         self.post(b.ptrtoint(part, I64), context, chunks, b.sub(least, I64(1)), worker)
-        b.call(run, [I64(0)])
+        b.call(run, [])
         self.finish()
         b.position_at_end(serially)
         b.ret(b.call(alone, f.args))
@@ -275,7 +277,6 @@ class _Writer:
             (CHUNKS, chunks),
             (NEXT, 0),
             (FAILED, NONE),
-            (LANES, 0),
             (SEATS, seats),
         ):
             self.put(word, value)

@@ -37,9 +37,7 @@ from . import env
 
 MOST = 256  # threads
 # The pool, in words of 64 bits. What all threads change has a cache line of its own.
-(LIMIT, BUSY, FUNCTION, CONTEXT, CHUNKS, FAILED, SEATS, ACTIVE, STARTED, LANES) = range(
-    10
-)
+LIMIT, BUSY, FUNCTION, CONTEXT, CHUNKS, FAILED, SEATS, ACTIVE, STARTED = range(9)
 NEXT, MUTEX, WAKE, DONE, MASK, WORDS = 16, 32, 48, 64, 80, 112
 NONE = (1 << 63) - 1
 

@@ -26,7 +26,7 @@ PARTS = """
 from retrograde.runtime.memory import load, pointer, size, store
 from retrograde.runtime.scalar import exp
 
-def part_0(chunk, lane, p_x, p_y, n):
+def part_0(chunk, p_x, p_y, n):
     bad = False
     for i in range(chunk * 100, min(chunk * 100 + 100, n)):
         v = load(p_x, i, 0, 2)
