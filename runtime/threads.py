@@ -19,7 +19,7 @@ Note [threads]
   caller does all the work, at the speed of one thread.
 - A chunk that fails ends the job; of several the first one counts. Chunks are taken in
   order, so all before it have run, and the error is the one that one thread finds.
-- Nobody spins while waiting: see docs/runtime.md for what that costs.
+- Nobody spins while waiting, which would take the processor from others.
 
 After a fork the child has one thread, and it is not in a job: the pool is made anew in
 place, and starts its workers at its next job.
