@@ -22,7 +22,11 @@ def _version(package: str) -> str:
 def _threads() -> str:
     limits = [f"{name}={value}" for name, value in env.thread_limits().items()]
     usable = f"{threads.available()} of {os.cpu_count()} processors"
-    kernels = f"kernels run on {threads.get_num_threads()}"
+    try:
+        count = threads.get_num_threads()
+    except ValueError as error:
+        return str(error)
+    kernels = f"kernels run on {count}"
     if threads.libc() is None:
         kernels = "kernels run on 1: no POSIX threads"
     return ", ".join([usable, kernels, *limits])
@@ -32,7 +36,7 @@ def _blas() -> str:
     try:
         blas.register()
         return blas.describe()
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         return f"unusable: {error}"
 
 

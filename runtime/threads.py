@@ -28,6 +28,7 @@ place, and starts its workers at its next job.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import sys
@@ -122,6 +123,7 @@ def started() -> int:
     return POOL[STARTED]
 
 
+@functools.cache  # a forked child must not open libraries
 def libc() -> ctypes.CDLL | None:
     """Return the library with POSIX threads; None where there is none."""
     if sys.platform == "win32":
