@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +297,27 @@ def test_loops_that_are_tied_stay() -> None:
     sums, at = f(x)
     close(sums, np.cumsum(x), "sums")
     assert at == np.argmin(x)
+
+
+def test_several_python_threads_call_the_same_and_other_functions() -> None:
+    def stencil(x: Any, y: Any) -> Any:
+        for _ in range(3):
+            x[1:-1] = y[1:-1] + 0.5 * (x[:-2] + x[2:])
+        return np.sum(x, axis=0), x
+
+    both = rg.value_and_grad(rg.compile(chain), argnums=(0, 1))
+    other = rg.compile(stencil)
+    rng = np.random.default_rng(8)
+    threads.set_num_threads(4)
+    cases = [rng.standard_normal((2, 300, 300)) for _ in range(8)]
+
+    def call(k: int) -> list[Any]:
+        x, y = (a.copy() for a in cases[k])
+        value, grads = both(x, y)
+        return [value, *grads, *other(x, y)]
+
+    want = [copy.deepcopy(call(k)) for k in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            for k, got in enumerate(pool.map(call, range(8))):
+                assert same_bits(got, want[k]), k
