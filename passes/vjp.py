@@ -46,7 +46,8 @@ from .scope import (
     symbols_in,
     with_operands,
 )
-from .tape import Sources, Tape
+from .sources import Sources
+from .tape import Tape
 
 Part = tuple[list[Node], Operand]  # views, first to last, and what the last one gets
 

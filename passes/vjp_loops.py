@@ -1,7 +1,7 @@
 """The reverse of loops: a `for` over the reversed range.
 
 Its carries are the cotangents of the carries and one accumulator per outside value that
-the body reads. What the body's rules read comes from `tape.Sources`; a linear body
+the body reads. What the body's rules read comes from `sources.py`; a linear body
 reads nothing and saves nothing. A `while` counts its iterations and stacks what is
 read; its reverse is a `for` of that many.
 
@@ -27,7 +27,8 @@ from .cse import key_of
 from .ranges import Range
 from .reroot import Reroot
 from .scope import with_operands
-from .tape import Sources, load, store
+from .sources import Sources
+from .tape import load, store
 from .undo import Undo, scheduled, undo
 from .vjp import Cotangents, Reversed, Reverser, Step, cotangent_type, replaced
 
