@@ -111,6 +111,9 @@ def _atom(a: Any) -> str:
     assert isinstance(a, DimCall)
     args = [dim_text(x) for x in a.args]
     if a.kind == "floordiv":
+        by = a.args[1]
+        if isinstance(by, int) and by > 0 and by & (by - 1) == 0:
+            return f"(({args[0]}) >> {by.bit_length() - 1})"  # has no branch
         return f"(({args[0]})//({args[1]}))"
     text = args[0]
     for x in args[1:]:

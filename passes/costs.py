@@ -18,6 +18,8 @@ from ..ir.types import Type
 USUAL_SIZE = 64
 # Writing an element to a tape and reading it back, in units of simple operations.
 TAPE_COST = 4.0
+# An element of what is no part of a loop nest: read, written, and read again.
+PASS_COST = 5.0
 HUGE = 1e100
 FREE = frozenset({Kind.VIEW, Kind.CREATION, Kind.COPY, Kind.SIZE})
 NEVER_AGAIN = frozenset({Kind.RANDOM, Kind.EXTERN})
@@ -62,7 +64,7 @@ def _each(node: Node) -> float:
             return node.op.cost / 8
         case Kind.ROUTINE:
             return float(USUAL_SIZE)
-    return 4.0
+    return PASS_COST
 
 
 def saved_cost(t: Type) -> float:
