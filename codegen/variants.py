@@ -88,7 +88,7 @@ class Source:
     def kept(self, *variants: str) -> Kernel | None:
         """Return the first of some variants whose recipe is on disk."""
         for which in variants if self.key is not None else ():
-            recipe = _saved(f"{self.key}-{which}")
+            recipe = saved(f"{self.key}-{which}")
             if recipe is not None:
                 return self.keep(which, recipe)
         return None
@@ -144,7 +144,7 @@ def _is_large(units: Dim, enough: int, sizes: Mapping[Symbol, int]) -> bool:
     )
 
 
-def _saved(key: str) -> Recipe | None:
+def saved(key: str) -> Recipe | None:
     """Return the recipe that was kept under a key, None where there is none."""
     data = cache.fetch(key, RECIPE)
     if data is None:

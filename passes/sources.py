@@ -135,7 +135,7 @@ class Sources:
 
     def _total(self, made: Made) -> float:
         """Estimate the cost of computing a step again, with what it reads."""
-        costs = [made.work, *map(self._cost, made.inputs)]
+        costs = [made.work, *map(self._cost, filter(self.is_local, made.inputs))]
         if made.instead is not None:
             costs.append(made.instead.work)
         ways = [w for x in made.inputs if (w := self.way(x)) is not None]
