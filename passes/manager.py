@@ -10,14 +10,17 @@ from ..ir.func import Func
 from ..ir.text import show
 from ..ir.verify import verify as check
 from .cancel import cancel
+from .chains import chains
 from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
 from .fuse import fuse
 from .inline import inline
+from .joins import joins
 from .jvp import jvp
 from .partition import partition
 from .reinplace import reinplace
+from .rows import rows
 from .shifts import shifts
 from .simplify import simplify
 from .unnest import unnest
@@ -45,6 +48,7 @@ def pullback(f: Func) -> Func:
 # Every pass under its name. Passes with arguments stand here in a usual form.
 PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
+    "chains": chains,
     "vectorize": vectorize,
     "vjp": joint,
     "jvp": pushed,
@@ -52,10 +56,12 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "joins": joins,
     "shifts": shifts,
     "unnest": unnest,
     "cancel": cancel,
     "fuse": fuse,
+    "rows": rows,
     "inline": inline,
     "reinplace": reinplace,
 }
@@ -63,8 +69,17 @@ PASSES: dict[str, Pass] = {
 # What runs in which order; `vjp` and `partition` are given with their arguments.
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
-    "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
+    "optimize": ("simplify", "cse", "chains", "dce"),
+    "lower": (
+        "joins",
+        "shifts",
+        "unnest",
+        "cancel",
+        "fuse",
+        "rows",
+        "inline",
+        "reinplace",
+    ),
 }
 
 

@@ -46,7 +46,8 @@ from .scope import (
     symbols_in,
     with_operands,
 )
-from .tape import Sources, Tape
+from .sources import Sources
+from .tape import Tape
 
 Part = tuple[list[Node], Operand]  # views, first to last, and what the last one gets
 
@@ -213,10 +214,15 @@ class Reverser:
     def settle(self, ct: Cotangents, x: Value) -> None:
         """Add the parts that wait for a cotangent: see Note [parts that wait]."""
         for nodes, d in ct.waiting.pop(x, ()):
-            if x not in ct and len(nodes) == 1:
-                c = self.contribution(nodes[0], 0, d, x)
-                assert c is not None
-                ct[x] = c
+            # Views of all elements in another order are undone without any zeros.
+            if x not in ct and all(map(_rearranges, (n.op for n in nodes[:-1]))):
+                for n in reversed(nodes):
+                    base = n.operands[0]
+                    assert isinstance(base, Value)
+                    c = self.contribution(n, 0, d, base)
+                    assert c is not None
+                    d = c
+                ct[x] = d
                 continue
             if x not in ct:
                 ct[x] = self.zeros(x)
@@ -291,17 +297,27 @@ class Reverser:
             d = self.b.apply(OPS["item"], (d,), {}, hint=hint)
         return d
 
-    def saved(self, loop: Node, capacity: Dim, types: Sequence[Type]) -> None:
-        """Note the tapes of a loop."""
+    def saved(
+        self,
+        loop: Node,
+        capacity: Dim,
+        types: Sequence[Type],
+        uneven: Sequence[bool],
+    ) -> None:
+        """Note the tapes of a loop, and which have entries that lie side by side."""
         entry: Dim | None = 0
-        for t in types:
+        rest: Dim = 0
+        for t, whole in zip(types, uneven, strict=True):
+            if whole:
+                rest = dims.add(rest, dims.mul(dims.product(t.shape), t.dtype.itemsize))
+                continue
             shape = [self.largest(d) for d in t.shape[1:]]
             if entry is not None and None not in shape:
                 each = dims.product(d for d in shape if d is not None)
                 entry = dims.add(entry, dims.mul(each, t.dtype.itemsize))
             else:
                 entry = None
-        self.tapes.append(Tape(loop, entry, self.largest(capacity)))
+        self.tapes.append(Tape(loop, entry, self.largest(capacity), rest))
 
     def largest(self, d: Dim | None) -> Dim | None:
         """Return the largest value of a dim over the loops around, if it is known."""
@@ -569,6 +585,12 @@ def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:
 
 def _counts(node: Node) -> bool:
     return defined_symbol(node) is not None and node.op.kind is not Kind.SIZE
+
+
+def _rearranges(op: Op) -> bool:
+    """Tell whether a view shows all elements, each once."""
+    twin = _adding_twin(op)
+    return twin is not None and twin.decompose is not None
 
 
 def _adding_twin(op: Op) -> Op | None:

@@ -19,7 +19,7 @@ from ..ir.text import show
 from ..passes import manager
 from ..passes.activity import declares_derivative
 from ..passes.limit import Known, limited_vjp
-from ..runtime import cache, env
+from ..runtime import env, progress
 from .location import user_location
 
 TEXT = (bool, int, float, complex, str, np.dtype, Expr, Symbol)
@@ -40,6 +40,7 @@ def vectorized(f: Func) -> Func:
     Where there are none, it is `f` as it was. So it is where a node says itself what
     its derivative is, too: `simplify` keeps no more than values.
     """
+    f = run_pass(f, "chains")
     nodes = list(walk(f.body))
     if any(map(declares_derivative, nodes)):
         return f
@@ -81,6 +82,7 @@ class Program:
         self.precise = precise
         self.stages: dict[str, Func] = {}
         self._kernel: Callable[..., list[Any]] | None = None
+        self._source: Any = None  # of the variants of the kernel
         # The facts about sizes that each holds for, and the derivative.
         self._vjps: dict[Any, list[tuple[Sequence[Expr], Program]]] = {}
 
@@ -89,6 +91,7 @@ class Program:
         f = self.func
         for name in _stages():
             if name not in self.stages:
+                progress.stage(f"pass {name}")
                 self.stages[name] = run_pass(f, name)
             f = self.stages[name]
         return f
@@ -96,43 +99,41 @@ class Program:
     @property
     def kernel(self) -> Any:
         """The compiled kernel."""
+        return self.kernel_for(None)
+
+    def kernel_for(self, sizes: Mapping[Symbol, int] | None) -> Any:
+        """Return the kernel, compiled for such sizes first."""
         if self._kernel is None:
             with _BUILDING:
                 if self._kernel is None:
-                    self._kernel = self._build()
+                    with progress.compiling(_described(self.func)):
+                        self._kernel = self._build(sizes)
         return self._kernel
 
-    def _build(self) -> Callable[..., list[Any]]:
+    def _build(self, sizes: Mapping[Symbol, int] | None) -> Callable[..., list[Any]]:
         if env.interp():
             return _Interpreter(self.optimised())
-        key = _key(self.func, self.precise)
+        key = _key(self.func, precise=self.precise)
+        self._source = codegen.source(self.optimised, precise=self.precise, key=key)
         try:
-            if key is None:
-                f = self.optimised()
-                kernel = codegen.build(f, precise=self.precise)
-            else:
-                kernel = codegen.saved(key) or self._make(key)
+            kernel: Any = self._source.first(sizes)
         except RetrogradeError as error:
             error.location = error.location or user_location()
             raise
         if env.dump() in ("all", "source"):
             print(kernel.source)
-        return kernel
+        return kernel  # type: ignore[no-any-return]
 
-    def _make(self, key: str) -> Any:
-        with cache.alone(key, "recipe"):
-            found = codegen.saved(key)  # another process may have made it meanwhile
-            if found is not None:
-                return found
-            f = self.optimised()
-            return codegen.build(f, precise=self.precise, key=key)
+    def variant(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> Any:
+        """Return the kernel that runs for these arguments."""
+        values = [symbols[s] for s in self.func.symbols]
+        return self.kernel_for(symbols).variant(args, values)
 
     def builds(self) -> tuple[int, int]:
         """Return how many kernels were compiled, and how many came from the disk."""
-        entry = getattr(self._kernel, "compiled", None)
         counts = [0, 0]
-        if entry is not None:
-            counts[bool(entry.loaded)] += 1
+        for kernel in self._source.kernels() if self._source is not None else ():
+            counts[bool(kernel.compiled.loaded)] += 1
         for variants in self._vjps.values():
             for _, derived in variants:
                 for k, n in enumerate(derived.builds()):
@@ -141,7 +142,7 @@ class Program:
 
     def run(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> list[Any]:
         """Run on arrays and numbers; updates are written into the arguments."""
-        kernel = self.kernel
+        kernel = self.kernel_for(symbols)
         return kernel(args, [symbols[s] for s in self.func.symbols])  # type: ignore[no-any-return]
 
     def vjp(
@@ -169,19 +170,27 @@ class Program:
             return program
 
 
-def _key(f: Func, precise: bool) -> str | None:
+def _described(f: Func) -> str:
+    """Return the name of a Func and the place in the user's source."""
+    at = next((n.loc for n in f.nodes if n.loc is not None), None)
+    return f.name if at is None else f"{f.name} ({at.file}:{at.line})"
+
+
+def _key(f: Func, **options: object) -> str | None:
     """Return the key of the kernel of a Func; None where its passes have to be run.
 
-    It is where the environment asks to see them, or where an attribute is an object
-    that its text does not tell.
+    `options` are what `codegen.build` is told besides. It is None where the environment
+    asks to see the passes, or where an attribute is an object that its text does not
+    tell.
     """
     if env.verify() or env.dump() or env.stop_after():
         return None
     nodes = list(walk(f.body))
     if not all(_is_text(a) for n in nodes for a in n.attrs.values()):
         return None
-    where = repr([n.loc for n in nodes])
-    return codegen.key_of(show(f), where, repr(STAGES), repr(precise))
+    return codegen.key_of(
+        show(f), repr([n.loc for n in nodes]), repr(STAGES), repr(options)
+    )
 
 
 def _is_text(a: Any) -> bool:
@@ -212,6 +221,9 @@ class _Interpreter:
 
     def __init__(self, func: Func) -> None:
         self.func = func
+
+    def variant(self, args: Sequence[Any], symbols: Sequence[int]) -> _Interpreter:
+        return self
 
     def __call__(self, args: Sequence[Any], symbols: Sequence[int]) -> list[Any]:
         given = dict(zip(self.func.symbols, symbols, strict=True))
