@@ -11,6 +11,7 @@ from retrograde.codegen import build
 from retrograde.codegen.large import LARGE
 from retrograde.ir.text import parse
 from retrograde.passes import manager
+from retrograde.runtime import threads
 
 
 def program(count: int, dtype: str = "f64") -> str:
@@ -67,3 +68,19 @@ def test_special_values_in_large_loops() -> None:
     y, _ = kernel(2 * LARGE)([x], [x.size])
     with np.errstate(over="ignore"):
         np.testing.assert_allclose(y, expected(x, 2 * LARGE), rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+def test_bits_do_not_depend_on_threads(dtype: str) -> None:
+    x = np.linspace(-3, 3, 100_003).astype({"f64": "f8", "f32": "f4"}[dtype])
+    compiled = kernel(2 * LARGE, dtype)
+    before = threads.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 3):
+            threads.set_num_threads(count)
+            y, total = compiled([x], [x.size])
+            found.append((y.tobytes(), total.tobytes()))
+    finally:
+        threads.set_num_threads(before)
+    assert found[0] == found[1] == found[2]
