@@ -16,6 +16,7 @@ from .functionalize import functionalize
 from .fuse import fuse
 from .inline import inline
 from .jvp import jvp
+from .parts import parts
 from .partition import partition
 from .reinplace import reinplace
 from .shifts import shifts
@@ -55,6 +56,7 @@ PASSES: dict[str, Pass] = {
     "shifts": shifts,
     "unnest": unnest,
     "cancel": cancel,
+    "parts": parts,
     "fuse": fuse,
     "inline": inline,
     "reinplace": reinplace,
@@ -64,7 +66,7 @@ PASSES: dict[str, Pass] = {
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "unnest", "cancel", "fuse", "inline", "reinplace"),
+    "lower": ("shifts", "unnest", "cancel", "parts", "fuse", "inline", "reinplace"),
 }
 
 
