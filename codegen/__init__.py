@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..ir.func import Func
-from ..runtime import cache
+from ..runtime import cache, progress
 
 if TYPE_CHECKING:
     from .binder import Kernel
@@ -41,6 +41,7 @@ def build(
     from .nests import drop_unused
     from .recipe import to_bytes
 
+    progress.stage("loop nests")
     program = lower(func, name or func.name)
     drop_unused(program)
     if precise:

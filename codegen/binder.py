@@ -17,14 +17,12 @@ from ..ir import dims
 from ..ir.dims import Symbol
 from ..ir.errors import MutationError
 from ..ir.types import DType
-from ..runtime.pool import Results
+from ..runtime.pool import ALIGNED, WRITEABLE, Results
 from .compile import compile_entry
 from .emit import Emitter, arena_slots, dim_text, late_symbols, name_of
 from .nests import Buffer, Failure, Program, Reg, Result, listing
 from .recipe import Caller, Given, Recipe, written
 from .rows import LINES, ROWS
-
-C_ALIGNED, WRITEABLE = 0x101, 0x400  # bits of `flags.num`
 
 
 @dataclass(slots=True)
@@ -275,8 +273,7 @@ def _fitting(
     scalar = isinstance(b, Buffer) and b.size == 1
     array = f"type(a{k}) is not ndarray or " if scalar else ""
     yield (
-        f"if {array}a{k}.dtype is not {d} or "
-        f"a{k}.flags.num & {C_ALIGNED} != {C_ALIGNED}:"
+        f"if {array}a{k}.dtype is not {d} or a{k}.flags.num & {ALIGNED} != {ALIGNED}:"
     )
     yield f"    a{k} = {p.layouts.get(k, 'normal')}(a{k}, {d})"
 

@@ -28,8 +28,8 @@ import llvmlite
 import numba
 import numpy as np
 
-from ..runtime import blas, cache, memory, vecmath
-from . import frontend
+from ..runtime import blas, cache, memory, progress, vecmath
+from . import frontend, split
 
 NATIVE, SOURCE = ".native", ".py"
 # What generated code sees as a change of Numba's behaviour, beside its version.
@@ -102,7 +102,7 @@ def surroundings() -> str:
     codegen = _registry.cpu_target.target_context.codegen()
     # Whatever generated code may call is part of it, imported here or not.
     runtime = sorted(Path(memory.__file__).parent.glob("*.py"))
-    files = [*runtime, Path(__file__), Path(frontend.__file__)]
+    files = [*runtime, *map(Path, (__file__, frontend.__file__, split.__file__))]
     ours = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     settings = [getattr(numba.core.config, name, None) for name in SETTINGS]
     versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version)
@@ -254,6 +254,7 @@ def compile_entry(
                 result = _load(key)  # another process may have made it meanwhile
                 loaded = result is not None
                 if not loaded:
+                    progress.stage("native code")
                     _fill(module, source, filename, entry if kernel else None)
                     result = _compile(module, entry, signature, contract, kernel)
                     _save(key, result)

@@ -52,6 +52,8 @@ def use_of(node: Node, v: Value) -> Use | None:
     makers: Mapping[Operand, Node] = {x: n for n in inside for x in n.results}
     if len(node.results) != 1 or not isinstance(results[0], Value):
         return None
+    if "rows" in node.attrs:
+        return None
     root = makers.get(results[0])
     if root is None or len(inside) > 2:
         return None

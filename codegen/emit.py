@@ -338,7 +338,7 @@ class Emitter:
     def call(self, s: Call) -> str:
         module, _, name = s.function.partition(".")
         self.functions[name] = module
-        self.uses_blas = self.uses_blas or module == "blas"
+        self.uses_blas = self.uses_blas or module in ("blas", "linalg")
         args = []
         for a in s.args:
             match a:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 import numba
 
 from ..runtime import scalar
+from . import split
 
 # Numba's internals are untyped Python to mypy.
 types: Any = numba.types
@@ -143,6 +145,8 @@ class Typing:
     ) -> None:
         self.context = context
         self.space = space
+        self.syntax = entry
+        self.uses: Counter[str] | None = None  # of names; see `split`
         self.args = dict(zip((a.arg for a in entry.args.args), args, strict=True))
         self.names: dict[str, Type] = dict(self.args)
         self.slots: set[str] = set()  # names that live on the stack
@@ -247,7 +251,9 @@ class Typing:
         return self._globals[name]
 
     def _call(self, x: ast.AST, function: Any, args: list[Type]) -> Type:
-        if not isinstance(function, str):
+        # A helper in Python is compiled once for all numbers; intrinsics may need them.
+        operator = not isinstance(function, str)
+        if operator or isinstance(self._global(function), types.Dispatcher):
             args = [types.unliteral(t) for t in args]
         key = (function, *args)
         if key not in self._known:
@@ -307,8 +313,7 @@ class Lower(_BaseLower):  # type: ignore[misc]
     # Statements -------------------------------------------------------------------
 
     def block(self, body: list[ast.stmt]) -> None:
-        for s in body:
-            self.statement(s)
+        split.block(self, body)
 
     def statement(self, s: ast.stmt) -> None:
         match s:

@@ -63,6 +63,7 @@ from .nests import (
     Statement,
     Store,
 )
+from .orders import orders_of
 from .rows import Rows, has_calls, layout_of, points
 
 Kinds = Callable[["Lowering", Node], None]
@@ -135,6 +136,7 @@ class Lowering:
         self.alive: list[dict[Buffer, int]] = []  # per open block: last use
         self.outer: list[tuple[set[Symbol], set[Symbol]]] = []  # symbols around blocks
         self.rows = Rows()
+        self.orders = orders_of(f)
 
     # Names, checks, memory --------------------------------------------------------
 
@@ -432,7 +434,7 @@ class Lowering:
             self.release(buffer)
 
     def node(self, node: Node) -> None:
-        from . import control, nest, routines
+        from . import control, nest, routines, row_nest
 
         try:
             match node.op.kind:
@@ -452,6 +454,8 @@ class Lowering:
                     control.size(self, node)
                 case Kind.CHECK:
                     control.check(self, node)
+                case Kind.FUSED if "rows" in node.attrs:
+                    row_nest.lower(self, node)
                 case Kind.FUSED:
                     region = node.regions[0]
                     order = node.attrs.get("order", ())
@@ -492,9 +496,14 @@ class Lowering:
                     ),
                 )
                 return
-        same = base.whole and where(index) == position
-        filled = same and dims.product(v.type.shape) == dims.product(base.shape)
+        filled = where(index) == position and self.covers(base, v.type.shape)
         self.define(v, Stored(base.buffer, where, v.type.shape, filled))
+
+    @staticmethod
+    def covers(base: Stored, shape: Shape) -> bool:
+        """Tell whether a view of that shape has all elements of the base's buffer."""
+        size = dims.product(shape)
+        return size == (dims.product(base.shape) if base.whole else base.buffer.size)
 
     def identity(self, node: Node) -> None:
         """Lower a copy: 0-d values are registers; arrays get memory of their own."""

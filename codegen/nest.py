@@ -9,11 +9,8 @@ place of one that it reads.
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +28,7 @@ from ..ir.access import (
     part_type,
     place,
     project,
+    space_of,
     view_of,
 )
 from ..ir.dims import Dim, Symbol
@@ -38,25 +36,21 @@ from ..ir.errors import IndexRangeError, InternalError, RetrogradeError, ShapeEr
 from ..ir.func import Node, Operand, Value, type_of
 from ..ir.op import Fold, Kind
 from ..ir.types import BOOL, I64, DType, Shape, promote
+from .collapse import collapse
+from .folds import BLOCK, Axis, Reduce, fold, suffix
 from .kernels import Stored, at, cast, compare, either, supported, whole, wrap
 from .nests import (
     Apply,
     Bind,
     Buffer,
     Fill,
-    Let,
     Lit,
     Load,
-    Loop,
     Reg,
     Scalar,
     Set,
     Statement,
     Store,
-    every,
-    leaves,
-    rewrite_dims,
-    scalars_of,
 )
 
 if TYPE_CHECKING:
@@ -65,38 +59,7 @@ if TYPE_CHECKING:
 KINDS = frozenset(
     {Kind.ELEMENTWISE, Kind.REDUCTION, Kind.CREATION, Kind.SCATTER, Kind.GATHER}
 )
-BLOCK = 256  # elements whose sum may be reordered: rounding as in NumPy's pairwise sum
-SUM = "({acc} + {x})"
 _FIELD = re.compile(r"\{i(\d+)\}")
-
-
-@dataclass(slots=True)
-class Axis:
-    """One loop of the nest."""
-
-    symbol: Symbol
-    index: Dim
-    size: Dim
-    step: int = 1  # or -1: it runs down
-
-    def loop(self, body: list[Statement]) -> Loop:
-        if self.step > 0:
-            return Loop(self.symbol, 0, self.size, 1, body)
-        return Loop(self.symbol, dims.add(self.size, -1), -1, -1, body)
-
-
-@dataclass(slots=True)
-class Reduce:
-    """A fold over the loops `over`; the others index its result."""
-
-    node: Node
-    fold: Fold
-    value: Scalar
-    over: frozenset[Symbol]
-    out: Buffer | None
-    offset: Dim
-    name: str = ""
-    first: Scalar | None = None  # the first element, where it is in memory
 
 
 class NegativePowerError(RetrogradeError, ValueError):
@@ -155,6 +118,11 @@ class Nest:
                 return self.applied(node, v, index)
             case _:
                 raise InternalError(f"{node.op.name} inside a nest")
+
+    def first(self, x: Operand, index: Index, over: frozenset[Symbol]) -> Scalar | None:
+        """Return the first element of a fold over some loops, if it is in memory."""
+        found = None if x in self.inside else self.low.element(x, index)
+        return found if isinstance(found, Load) else None
 
     def known(self, node: Node) -> tuple[Dim, ...]:
         """Return the checked index operands; the checks stand before the nest."""
@@ -217,7 +185,7 @@ class Nest:
             empty = [k for k in node.attrs["axes"] if not self.low.nonempty(base[k])]
             if empty:  # then no index is in range, not even 0
                 sizes = [compare("==", at(base[k]), Lit(0, I64)) for k in empty]
-                runs = at(dims.product(a.size for a in self.axes))
+                runs = at(dims.product(space_of(node)))
                 some = compare("!=", runs, Lit(0, I64))
                 inner, self.low.body = self.low.body, self.before
                 bad = Apply("({0} & {1})", (either(*sizes), some), BOOL)
@@ -266,17 +234,6 @@ def apply(
 # ---------------------------------------------------------------- lowering a group
 
 
-def space_of(node: Node, v: Value) -> Shape:
-    """Return the shape of the index space that a node is computed over."""
-    match node.op.kind:
-        case Kind.REDUCTION:
-            return type_of(node.operands[0]).shape
-        case Kind.SCATTER:
-            return part_type(node).shape
-        case _:
-            return v.type.shape
-
-
 def lower(
     low: Lowering,
     nodes: Sequence[Node],
@@ -312,13 +269,12 @@ def _by_space(
     """Group the results by index space and, where it matters, by order of loops."""
     spaces: dict[tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]] = {}
     for root in roots:
-        r, node, _ = root
-        shape = space_of(node, r)
+        _, node, _ = root
         order: tuple[int, ...] = ()
         fold = node.op.lower
         if isinstance(fold, Fold) and (fold.index or not fold.associative):
-            order = _reduced_last(shape, node.attrs["axis"])
-        spaces.setdefault((canonical(shape), order), []).append(root)
+            order = _reduced_last(type_of(node.operands[0]).shape, node.attrs["axis"])
+        spaces.setdefault((space_of(node), order), []).append(root)
     return spaces
 
 
@@ -402,10 +358,10 @@ def _root(nest: Nest, r: Value, node: Node, out: Value, b: Buffer | None) -> Non
         case Kind.CREATION if node.op.arbitrary and b is not None:
             pass
         case Kind.REDUCTION:
-            _reduction(nest, node, out, b)
+            reduction(nest, node, None if b is None else whole(b, out.type.shape))
         case Kind.SCATTER:
             assert b is not None
-            _scatter(nest, node, b)
+            scatter(nest, node, whole(b, out.type.shape))
         case _:
             shape = r.type.shape
             index = place(shape, nest.index)
@@ -416,7 +372,8 @@ def _root(nest: Nest, r: Value, node: Node, out: Value, b: Buffer | None) -> Non
                 nest.stores.append(Store(b, linear(index, shape), x))
 
 
-def _reduction(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
+def reduction(nest: Nest, node: Node, memory: Stored | None) -> Reduce:
+    """Add a fold to the nest; its results go to `memory`, or stay in a register."""
     fold = node.op.lower
     assert isinstance(fold, Fold)
     assert node.op.computes is not None
@@ -437,30 +394,30 @@ def _reduction(nest: Nest, node: Node, out: Value, b: Buffer | None) -> None:
     where = tuple(
         0 if k in axis else i for k, i in enumerate(index) if keep or k not in axis
     )
-    offset = linear(where, out.type.shape)
+    offset = memory.at(where) if memory is not None else 0
+    b = memory.buffer if memory is not None else None
     r = Reduce(node, fold, value, over, b, offset)
     nest.reductions.append(r)
-    level = _suffix(nest.axes, over)
+    level = suffix(nest.axes, over)
     if fold.start == "first" and not fold.index and level + len(over) == len(nest.axes):
         zeros = [0 if a.symbol in over else a.index for a in nest.axes]
-        found = (
-            value if x in nest.inside else nest.low.element(x, place(t.shape, zeros))
-        )
-        if over and isinstance(found, Load):
+        found = nest.first(x, place(t.shape, zeros), over)
+        if over and found is not None:
             # Taken twice: a fold that starts with an element is idempotent.
             r.first = cast(found, wanted)
     if fold.start == "first":
-        _need_elements(nest, node, t.shape, out)
+        _need_elements(nest, node, t.shape)
+    return r
 
 
-def _need_elements(nest: Nest, node: Node, shape: Shape, out: Value) -> None:
+def _need_elements(nest: Nest, node: Node, shape: Shape) -> None:
     """Check that a reduction which needs a first element has one."""
     low = nest.low
     empty = [k for k in node.attrs["axis"] if not low.nonempty(shape[k])]
     if not empty:
         return
     bad = either(*(compare("==", at(shape[k]), Lit(0, I64)) for k in empty))
-    some = compare("!=", at(out.type.size), Lit(0, I64))
+    some = compare("!=", at(node.result.type.size), Lit(0, I64))
     inner, low.body = low.body, nest.before
     low.fail_where(
         Apply("({0} & {1})", (bad, some), BOOL),
@@ -471,7 +428,8 @@ def _need_elements(nest: Nest, node: Node, shape: Shape, out: Value) -> None:
     low.body = inner
 
 
-def _scatter(nest: Nest, node: Node, b: Buffer) -> None:
+def scatter(nest: Nest, node: Node, memory: Stored) -> None:
+    """Store what a scatter writes into memory that holds its base."""
     x, new = node.operands[:2]
     base = type_of(x)
     part = part_type(node).shape
@@ -480,13 +438,13 @@ def _scatter(nest: Nest, node: Node, b: Buffer) -> None:
         where = nest.gathered(node, index)
     else:
         where = base_index(node, index, nest.known(node))
-    offset = linear(where, base.shape)
+    offset = memory.at(where)
     value = nest.element(new, project(index, part, type_of(new).shape))
     if node.op.accumulates:
         dtype = promote(base, type_of(new)).dtype
-        old: Scalar = Load(b, offset, base.dtype)
+        old: Scalar = Load(memory.buffer, offset, base.dtype)
         value = Apply("({0} + {1})", (cast(old, dtype), cast(value, dtype)), dtype)
-    nest.stores.append(Store(b, offset, cast(value, base.dtype)))
+    nest.stores.append(Store(memory.buffer, offset, cast(value, base.dtype)))
 
 
 # ---------------------------------------------------------------- loops around a body
@@ -496,14 +454,14 @@ def _assemble(nest: Nest, axes: list[Axis], body: list[Statement]) -> None:
     """Put the loops around the body, and starts and ends of folds between them."""
     low = nest.low
     body.extend(nest.stores)
-    axes = _collapse(nest, axes, body)
+    axes = collapse(low.rows, axes, body, nest.reductions)
     depth = len(axes)
     before: list[list[Statement]] = [[] for _ in range(depth + 1)]
     after: list[list[Statement]] = [[] for _ in range(depth + 1)]
     opening: list[Statement] = []
     closing: list[Statement] = []
     for r in nest.reductions:
-        _fold(nest, r, axes, body, before, after, opening, closing)
+        fold(low, r, axes, body, before, after, opening, closing)
     last = axes[-1] if axes else None
     for k in reversed(range(depth)):
         a = axes[k]
@@ -514,305 +472,3 @@ def _assemble(nest: Nest, axes: list[Axis], body: list[Statement]) -> None:
     if not depth:
         body = [*before[0], *body, *after[0]]
     low.body.extend(body)
-
-
-def _suffix(axes: Sequence[Axis], over: frozenset[Symbol]) -> int:
-    """Return the level from which on all loops are reduced."""
-    level = len(axes)
-    while level and axes[level - 1].symbol in over:
-        level -= 1
-    return level
-
-
-def _is_first(axes: Sequence[Axis], over: frozenset[Symbol]) -> Scalar:
-    zeros = [compare("==", at(a.index), Lit(0, I64)) for a in axes if a.symbol in over]
-    if not zeros:
-        return Lit(True, BOOL)
-    first = zeros[0]
-    for z in zeros[1:]:
-        first = Apply("({0} & {1})", (first, z), BOOL)
-    return first
-
-
-def start_of(fold: Fold) -> Lit:
-    """Return what a fold starts with; 0 where it starts with the first element."""
-    value = 0 if fold.start == "first" else ast.literal_eval(fold.start)
-    return Lit(value, type_of(value).dtype)
-
-
-def _start(fold: Fold, dtype: DType) -> Scalar:
-    return cast(start_of(fold), dtype)
-
-
-def step(fold: Fold, acc: Scalar, dtype: DType, **given: Scalar) -> Scalar:
-    """Apply a fold's step: `{acc}` and named operands become numbered ones."""
-    template = fold.step.replace("{acc}", "{0}")
-    args = [acc]
-    for name, x in given.items():
-        template = template.replace(f"{{{name}}}", f"{{{len(args)}}}")
-        args.append(x)
-    return Apply(template, tuple(args), dtype)
-
-
-def _fold(
-    nest: Nest,
-    r: Reduce,
-    axes: Sequence[Axis],
-    body: list[Statement],
-    before: list[list[Statement]],
-    after: list[list[Statement]],
-    opening: list[Statement],
-    closing: list[Statement],
-) -> None:
-    """Emit one fold: a register for the innermost reduced loops, memory around them."""
-    low = nest.low
-    out = r.node.result.type
-    dtype = r.value.dtype if r.fold.index else out.dtype
-    level = _suffix(axes, r.over)
-    inner = frozenset(a.symbol for a in axes[level:])
-    outer = r.over - inner
-    if outer and (r.fold.index or not r.fold.associative):
-        raise InternalError(f"{r.node.op.name}: reduced loops are not innermost")
-    name = low.fresh("acc")
-    acc = Reg(name, dtype)
-    sums = r.fold.step == SUM and dtype.kind == "f"
-    x = r.value
-    if level == len(axes):  # no reduced loop inside: the element itself
-        total = _merge(r, axes, outer, Lit(0, dtype), x, dtype, sums)
-        _finish(low, r, axes, outer, total, body, before)
-        return
-    start = _start(r.fold, dtype) if r.first is None else r.first
-    before[level].append(Set(name, start))
-    first = _is_first(axes, inner)
-    if r.fold.index:
-        _position(low, r, axes, acc, first, body, before[level])
-        total = Reg(r.name, I64)
-    elif r.fold.start == "first" and r.first is None:
-        stepped = step(r.fold, acc, dtype, x=x)
-        body.append(
-            Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype))
-        )
-        total = acc
-    elif sums:
-        total = _sum(low, axes[level:], acc, x, before[level], body, opening, closing)
-    else:
-        body.append(Set(name, step(r.fold, acc, dtype, x=x)))
-        total = acc
-    _finish(low, r, axes, outer, total, after[level], before)
-
-
-def _sum(
-    low: Lowering,
-    axes: Sequence[Axis],
-    acc: Reg,
-    x: Scalar,
-    before: list[Statement],
-    body: list[Statement],
-    opening: list[Statement],
-    closing: list[Statement],
-) -> Scalar:
-    """Emit a sum of floats: blocks in any order, then block by block.
-
-    What the additions of block sums lose is added up beside them, so that the result
-    is at least as accurate as a pairwise sum.
-    """
-    count = dims.product(a.size for a in axes)
-    if isinstance(count, int) and count <= BLOCK:
-        body.append(Set(acc.name, x, plus=True))
-        return acc
-    dtype = acc.dtype
-    part, loss = Reg(low.fresh("part"), dtype), Reg(low.fresh("loss"), dtype)
-    before.append(Set(loss.name, Lit(0.0, dtype)))
-    opening.append(Set(part.name, Lit(0.0, dtype)))
-    body.append(Set(part.name, x, plus=True))
-    more = Apply("lost({0}, {1})", (acc, part), dtype)
-    closing.append(Set(loss.name, Apply("({0} + {1})", (loss, more), dtype)))
-    closing.append(Set(acc.name, Apply("({0} + {1})", (acc, part), dtype)))
-    return Apply("({0} + {1})", (acc, loss), dtype)
-
-
-def _finish(
-    low: Lowering,
-    r: Reduce,
-    axes: Sequence[Axis],
-    outer: frozenset[Symbol],
-    total: Scalar,
-    where: list[Statement],
-    before: list[list[Statement]],
-) -> None:
-    out = r.node.result.type
-    if r.out is None:
-        if isinstance(total, Reg):
-            r.name = total.name
-        else:
-            r.name = low.fresh("v")
-            where.append(Let(r.name, total))
-        return
-    if outer:
-        old: Scalar = Load(r.out, r.offset, out.dtype)
-        if r.fold.start == "first":
-            name = low.fresh("v")
-            first = _is_first(axes, outer)
-            stepped = step(r.fold, old, out.dtype, x=total)
-            chosen = Apply("where({0}, {1}, {2})", (first, total, stepped), out.dtype)
-            where.append(Let(name, chosen))
-            total = Reg(name, out.dtype)
-        else:
-            start = _start(r.fold, out.dtype)
-            before[0].append(Fill(r.out, 0, out.size, start))
-            total = step(r.fold, old, out.dtype, x=total)
-    where.append(Store(r.out, r.offset, total))
-
-
-def _merge(
-    r: Reduce,
-    axes: Sequence[Axis],
-    outer: frozenset[Symbol],
-    acc: Scalar,
-    x: Scalar,
-    dtype: DType,
-    sums: bool,
-) -> Scalar:
-    """Return the fold of one element: what `_finish` merges into memory."""
-    if r.fold.index:
-        return Lit(0, I64)
-    if outer or r.fold.start == "first":
-        return x
-    return step(r.fold, _start(r.fold, dtype), dtype, x=x)
-
-
-def _position(
-    low: Lowering,
-    r: Reduce,
-    axes: Sequence[Axis],
-    acc: Reg,
-    first: Scalar,
-    body: list[Statement],
-    before: list[Statement],
-) -> None:
-    """Emit argmax and its like: the element so far and its position."""
-    r.name = low.fresh("at")
-    before.append(Set(r.name, Lit(0, I64)))
-    reduced = [a for a in axes if a.symbol in r.over]
-    here = linear([a.index for a in reduced], tuple(a.size for a in reduced))
-    hit = Reg(low.fresh("hit"), BOOL)
-    wins = step(r.fold, acc, BOOL, x=r.value)
-    body.append(Let(hit.name, either(first, wins)))
-    chosen = Apply("where({0}, {1}, {2})", (hit, r.value, acc), acc.dtype)
-    body.append(Set(acc.name, chosen))
-    spot = Apply("where({0}, {1}, {2})", (hit, at(here), Reg(r.name, I64)), I64)
-    body.append(Set(r.name, spot))
-
-
-# ---------------------------------------------------------------- collapsing loops
-
-
-def _collapse(nest: Nest, axes: list[Axis], body: list[Statement]) -> list[Axis]:
-    """Merge neighbouring loops that every access runs through as through one.
-
-    i and j of sizes n and m become one loop of n*m where all dims use i*m + j only.
-    """
-    axes = list(axes)
-    _substitute(nest, body, nest.low.rows.packed)
-    k = len(axes) - 2
-    while k >= 0:
-        a, b = axes[k], axes[k + 1]
-        kept = all(
-            (a.symbol in r.over) == (b.symbol in r.over) for r in nest.reductions
-        )
-        folds = any(r.fold.index for r in nest.reductions) or a.step + b.step < 2
-        if (
-            kept
-            and not folds
-            and (_one_run(nest, body, a, b) or _pack(nest, body, a, b))
-        ):
-            _substitute(nest, body, {a.symbol: 0})
-            axes[k : k + 2] = [Axis(b.symbol, b.index, dims.mul(a.size, b.size))]
-            for r in nest.reductions:
-                r.over -= {a.symbol}
-        k -= 1
-    return axes
-
-
-def _pack(nest: Nest, body: list[Statement], a: Axis, b: Axis) -> bool:
-    """Pack parameters if that makes one run of two loops; see Note [rows apart]."""
-    runs = {a.symbol, b.symbol}
-    buffers = {
-        leaf.buffer
-        for s in every(body)
-        for x in scalars_of(s)
-        for leaf in leaves(x)
-        if isinstance(leaf, Load) and runs & dims.symbols_of(leaf.offset)
-    }
-    together = nest.low.rows.together(tuple(buffers))
-    if not together or not _one_run(nest, body, a, b, together):
-        return False
-    for buffer in buffers:
-        nest.low.rows.pack(buffer)
-    _substitute(nest, body, together)
-    return True
-
-
-def _dims(nest: Nest, body: list[Statement]) -> set[Dim]:
-    found: set[Dim] = {r.offset for r in nest.reductions}
-
-    def collect(d: Dim) -> Dim:
-        found.add(d)
-        return d
-
-    for s in every(body):
-        for x in scalars_of(s):
-            rewrite_dims(x, collect)
-        if isinstance(s, Store):
-            found.add(s.offset)
-    for r in nest.reductions:
-        rewrite_dims(r.value, collect)
-        if r.first is not None:
-            rewrite_dims(r.first, collect)
-    return found
-
-
-def _one_run(
-    nest: Nest,
-    body: list[Statement],
-    a: Axis,
-    b: Axis,
-    given: Mapping[Symbol, Dim] = MappingProxyType({}),
-) -> bool:
-    for d in _dims(nest, body):
-        d = dims.substitute(d, given)
-        used = dims.symbols_of(d)
-        if a.symbol not in used and b.symbol not in used:
-            continue
-        without = dims.substitute(d, {a.symbol: 0})
-        rest = dims.substitute(without, {b.symbol: 0})
-        slope = dims.add(dims.substitute(without, {b.symbol: 1}), dims.mul(rest, -1))
-        run = dims.mul(slope, dims.add(dims.mul(a.index, b.size), b.index))
-        if {a.symbol, b.symbol} & dims.symbols_of(slope) or dims.add(rest, run) != d:
-            return False
-    return True
-
-
-def _substitute(
-    nest: Nest, body: list[Statement], values: Mapping[Symbol, Dim]
-) -> None:
-    if not values:
-        return
-
-    def change(d: Dim) -> Dim:
-        return dims.substitute(d, values)
-
-    for s in every(body):
-        match s:
-            case Store():
-                s.offset = change(s.offset)
-                s.value = rewrite_dims(s.value, change)
-            case Let() | Set() | Bind():
-                s.value = rewrite_dims(s.value, change)
-            case _:
-                pass
-    for r in nest.reductions:
-        r.offset = change(r.offset)
-        r.value = rewrite_dims(r.value, change)
-        if r.first is not None:
-            r.first = rewrite_dims(r.first, change)

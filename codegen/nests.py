@@ -34,9 +34,11 @@ class Buffer:
     place: str
     scope: int = -1  # number of its alias scope; -1: may share memory with others
     kin: Buffer | None = None  # one that it exchanges memory with
+    private: bool = False
 
     def __repr__(self) -> str:
-        return f"{self.name}: {self.place} {short(self.dtype)}[{self.size}]"
+        place = f"{self.place} row" if self.private else self.place
+        return f"{self.name}: {place} {short(self.dtype)}[{self.size}]"
 
     @property
     def alias(self) -> int:

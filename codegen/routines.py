@@ -12,9 +12,9 @@ from ..ir.errors import ShapeError, UnsupportedError
 from ..ir.func import Node, Operand, type_of
 from ..ir.op import Fold, Kind
 from ..ir.types import I64, DType, Shape, promote
-from . import products
+from . import library, products
+from .folds import start_of, step
 from .kernels import at, cast, compare, plus, supported, whole
-from .nest import start_of, step
 from .nests import (
     Apply,
     At,
@@ -49,6 +49,8 @@ def lower(low: Lowering, node: Node) -> None:
             _scan(low, node)
         case Kind.SORT:
             _sort(low, node)
+        case Kind.ROUTINE:
+            library.lower(low, node)
         case Kind.MASK:
             _mask_select(low, node)
         case Kind.SCATTER:

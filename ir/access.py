@@ -9,7 +9,7 @@ from typing import Any
 from . import dims
 from .dims import Dim, Facts, Symbol
 from .func import Node, Operand, Value, type_of
-from .op import OPS, Fold, Kind, Op, Step
+from .op import OPS, Fold, Kind, Op, Routine, Step
 from .types import Shape, Type, broadcast_shapes
 from .verify import loop_facts
 
@@ -66,6 +66,17 @@ def part_type(node: Node) -> Type:
     rest = map(type_of, indices_of(node))
     part: Type = view_of(node).infer(base, *rest, **node.attrs)
     return part
+
+
+def space_of(node: Node) -> Shape:
+    """Return the index space that a node is computed over."""
+    match node.op.kind:
+        case Kind.REDUCTION:
+            return canonical(type_of(node.operands[0]).shape)
+        case Kind.SCATTER:
+            return canonical(part_type(node).shape)
+        case _:
+            return canonical(node.result.type.shape)
 
 
 def writes_part(node: Node) -> bool:
@@ -180,6 +191,8 @@ def may_fail(node: Node, facts: Facts) -> bool:
         return bool(node.attrs.get("checked"))
     if node.op.kind in (Kind.GATHER, Kind.CHECK) or "count" in node.attrs:
         return True
+    if isinstance(node.op.lower, Routine) and node.op.lower.error:
+        return True
     given = indices_of(node) if node.op.kind in (Kind.VIEW, Kind.SCATTER) else ()
     if any(isinstance(x, Value) for x in given):
         return True
@@ -213,6 +226,20 @@ def _space(shape: Shape) -> tuple[tuple[tuple[Symbol, Dim], ...], Index]:
     symbols = [Symbol(f"@{k}") for k in range(len(loops))]
     index = place(shape, [dims.symbol(s.name) for s in symbols])
     return tuple(zip(symbols, loops, strict=True)), index
+
+
+def point_of(node: Node) -> tuple[tuple[tuple[Symbol, Dim], ...], Index]:
+    """Return the loops of a node's space, and the index of a point in it.
+
+    The index is into the result, of a reduction the operand, of a scatter the part.
+    """
+    match node.op.kind:
+        case Kind.REDUCTION:
+            return _space(type_of(node.operands[0]).shape)
+        case Kind.SCATTER:
+            return _space(part_type(node).shape)
+        case _:
+            return _space(node.result.type.shape)
 
 
 def index_dims(node: Node) -> tuple[Dim, ...]:
@@ -252,6 +279,25 @@ def reads_of(
     return reader.found
 
 
+def element_reads(
+    inside: Sequence[Node], x: Operand, views: Mapping[Value, Node]
+) -> list[Access]:
+    """Return what is read for the elements of a value, at every point of its space."""
+    reader = _Reader({v: n for n in inside for v in n.results}, views)
+    if isinstance(x, Value):
+        reader.space, index = _space(x.type.shape)
+        reader.read(x, index)
+    return reader.found
+
+
+def written_index(node: Node, definitions: Mapping[Value, Node]) -> Index:
+    """Return where a scatter writes, at a point of its part."""
+    _, index = point_of(node)
+    if view_of(node).kind is Kind.GATHER:
+        return gather_index(node, index, gathered_dims(node, index, definitions))
+    return base_index(node, index, index_dims(node))
+
+
 class _Reader:
     def __init__(self, inside: Mapping[Value, Node], views: Mapping[Value, Node]):
         self.inside = inside
@@ -262,25 +308,8 @@ class _Reader:
 
     def root(self, node: Node) -> None:
         self.seen.clear()
-        match node.op.kind:
-            case Kind.REDUCTION:
-                shape = type_of(node.operands[0]).shape
-                self.space, index = _space(shape)
-                self.read(node.operands[0], index)
-            case Kind.SCATTER:
-                shape = part_type(node).shape
-                self.space, index = _space(shape)
-                new = node.operands[1]
-                self.read(new, project(index, shape, type_of(new).shape))
-                for x in indices_of(node):
-                    self.anywhere(x)
-            case _:
-                self.space, index = _space(node.result.type.shape)
-                self.node(node, index)
-
-    def anywhere(self, x: Operand) -> None:
-        if isinstance(x, Value) and x.type.shape:
-            self.read(x, None)
+        self.space, index = point_of(node)
+        self.node(node, index)
 
     def read(self, x: Operand, index: Index | None) -> None:
         """Follow a read to memory; `index` None is any element."""
@@ -303,27 +332,81 @@ class _Reader:
             stack.extend((z, to, via) for z, to in self.sources(node, at))
 
     def node(self, node: Node, index: Index) -> None:
-        for x, at in self.sources(node, index):
+        for x, at in reads_at(node, index, self.inside):
             self.read(x, at)
 
     def sources(
         self, node: Node, index: Index | None
     ) -> list[tuple[Operand, Index | None]]:
         """Return what one element of a node's result reads."""
-        x = node.operands[0] if node.operands else 0
-        if index is None or node.op.kind not in (
-            Kind.VIEW,
-            Kind.ELEMENTWISE,
-            Kind.COPY,
-            Kind.GATHER,
-        ):
+        if index is None or node.op.kind in (Kind.REDUCTION, Kind.SCATTER):
             return [(y, None) for y in node.operands]
-        if node.op.kind is Kind.VIEW:
-            return [(x, base_index(node, index, index_dims(node)))]
-        if node.op.kind is Kind.GATHER:
+        return reads_at(node, index, self.inside)
+
+
+def reads_at(
+    node: Node, index: Index, definitions: Mapping[Value, Node]
+) -> list[tuple[Operand, Index | None]]:
+    """Return what a node reads of its operands for one element, at which index.
+
+    The element is that of the result at `index`, of the operand for a reduction, of the
+    part for a scatter. `None` is any element. The base of a scatter is not listed.
+    """
+    plain: list[tuple[Operand, Index | None]] = [(y, ()) for y in indices_of(node)]
+    match node.op.kind:
+        case Kind.REDUCTION:
+            return [(node.operands[0], index)]
+        case Kind.VIEW:
+            at = base_index(node, index, index_dims(node))
+            return [(node.operands[0], at), *plain]
+        case Kind.GATHER:
+            base = gather_index(node, index, gathered_dims(node, index, definitions))
+            return [(node.operands[0], base), *_index_reads(node, index)]
+        case Kind.SCATTER:
+            new = node.operands[1]
+            shape = part_type(node).shape
+            gathers = view_of(node).kind is Kind.GATHER
+            return [
+                (new, project(index, shape, type_of(new).shape)),
+                *(_index_reads(node, index) if gathers else plain),
+            ]
+        case Kind.ELEMENTWISE | Kind.COPY:
+            shape = node.result.type.shape
+            return [(y, project(index, shape, type_of(y).shape)) for y in node.operands]
+        case _:
             return [(y, None) for y in node.operands]
-        shape = node.result.type.shape
-        return [(y, project(index, shape, type_of(y).shape)) for y in node.operands]
+
+
+def _index_reads(node: Node, index: Index) -> list[tuple[Operand, Index]]:
+    shape, position = gathered_shape(node), node.attrs["position"]
+    part = index[position : position + len(shape)]
+    return [(y, project(part, shape, type_of(y).shape)) for y in indices_of(node)]
+
+
+def gathered_dims(
+    node: Node, index: Index, definitions: Mapping[Value, Node]
+) -> list[Dim]:
+    """Return the indices of a gather or its scatter as dims, for one element.
+
+    An index array that is its own index (`arange`) is known. Others are symbols that
+    stand for nothing that is known.
+    """
+    found: list[Dim] = []
+    for k, (y, at) in enumerate(_index_reads(node, index)):
+        maker = definitions.get(y) if isinstance(y, Value) else None
+        known = at if maker is not None and maker.op.kind is Kind.CREATION else None
+        axis = _own_index(maker.op) if maker is not None else None
+        unknown = dims.symbol(f"?{node.result.name}.{k}")
+        found.append(unknown if known is None or axis is None else known[axis])
+    return found
+
+
+def _own_index(op: Op) -> int | None:
+    """Return the axis whose index a creation op has as its elements."""
+    text = op.lower
+    if isinstance(text, str) and text[:2] == "{i" and text[2:-1].isdigit():
+        return int(text[2:-1])
+    return None
 
 
 # ---------------------------------------------------------------- order in a nest
@@ -367,7 +450,7 @@ def need_of(write: Access, read: Access, facts: Facts) -> Need:
     if not same_space or not _injective(write):
         return CLASH
     for k, (s, _) in enumerate(write.space):
-        gap = _distance(s, pairs)
+        gap = distance(s, pairs)
         if gap == 0:
             continue
         for step in (1, -1):
@@ -385,7 +468,7 @@ def disjoint(a: Access, b: Access, facts: Facts) -> bool:
     return any(_apart(x, a.space, y, b.space, facts) for x, y in pairs)
 
 
-def _distance(s: Symbol, pairs: Sequence[tuple[Dim, Dim]]) -> Dim | None:
+def distance(s: Symbol, pairs: Sequence[tuple[Dim, Dim]]) -> Dim | None:
     """Return how many iterations of a loop an element is written after it is read."""
     for w, r in pairs:
         gap, slope = dims.add(r, dims.mul(w, -1)), _along(w, s)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -63,6 +65,10 @@ class DTypeError(RetrogradeError, TypeError):
 
 class IndexRangeError(RetrogradeError, IndexError):
     """An index outside its axis, or too many indices."""
+
+
+class LinAlgError(RetrogradeError, np.linalg.LinAlgError):
+    """A matrix that a routine of linear algebra cannot take: singular, for instance."""
 
 
 class UnsupportedError(RetrogradeError, NotImplementedError):

@@ -41,6 +41,7 @@ class Kind(StrEnum):
     COPY = "copy"
     SIZE = "size"  # defines a symbol from a computed integer
     RANDOM = "random"
+    ROUTINE = "routine"  # of a library, on matrices: `lower` is a Routine
     EXTERN = "extern"
     WRITE = "write"
     CHECK = "check"  # stops the program where a value is not what was assumed
@@ -132,6 +133,23 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
+class Routine:
+    """A function of `runtime.linalg` that computes an op, one matrix of a stack a time.
+
+    It is called with the operands that it reads, the result, `sizes` of the operand
+    types, and the attributes `flags`. The result starts as a copy of the operand
+    `over`. Where the function returns anything but 0, `error` is the LinAlgError.
+    """
+
+    name: str
+    sizes: Callable[..., Sequence[Dim]]
+    reads: tuple[str, ...] = ()
+    over: str = ""
+    flags: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One of the views that a view consists of: of what, with which indices."""
 
@@ -151,7 +169,7 @@ class Op:
     infer: Callable[..., Any]  # (*Type, **attrs) -> Type or tuple of Types
     eager: Callable[..., Any]  # (*arrays, **attrs) -> array(s); NumPy's own meaning
     derivatives: tuple[Derivative, ...]  # one per operand; variadic: one for all
-    lower: str | Fold | None  # scalar template or fold; None: the kind says it all
+    lower: str | Fold | Routine | None  # scalar template, ...; None: the kind says all
     samples: Callable[[np.random.Generator], Iterator[Sample]]
     # Dtypes the operands are converted to before the scalar template, from their types.
     computes: Callable[..., Sequence[DType]] | None = None

@@ -176,10 +176,14 @@ class _Verifier:
         self.overwritten |= self.is_updated(v)
         if v.reuses is not None and not node.regions:
             if (
-                not self.reads(node, v.reuses)
+                not (self.reads(node, v.reuses) or self.is_home(v.reuses))
                 or v.reuses.type.array() != v.type.array()
             ):
                 raise IRError(f"%{v.name} cannot reuse the buffer of %{v.reuses.name}")
+
+    def is_home(self, x: Value) -> bool:
+        """Tell whether a result's final place is the memory of `x`."""
+        return any(self.f.params[j] is x for _, j in self.f.updates)
 
     def is_updated(self, v: Value) -> bool:
         """Tell whether a value is computed in the memory of a parameter."""

@@ -20,7 +20,7 @@ USUAL_SIZE = 64
 TAPE_COST = 4.0
 HUGE = 1e100
 FREE = frozenset({Kind.VIEW, Kind.CREATION, Kind.COPY, Kind.SIZE})
-NEVER_AGAIN = frozenset({Kind.RANDOM, Kind.EXTERN})
+NEVER_AGAIN = frozenset({Kind.RANDOM, Kind.ROUTINE, Kind.EXTERN})
 
 
 def estimate(d: Dim) -> float:

@@ -44,6 +44,11 @@ def cse(f: Func) -> Func:
     return f if f.stage == "traced" else _Merger().func(f)
 
 
+def merged(b: Block) -> Block:
+    """Return a region with equal nodes merged; the values in it stay the same."""
+    return _Merger().block(b)
+
+
 def key_of(x: Any) -> Hashable:
     """Return a key that tells 1, 1.0, True, 0.0, -0.0 and nan apart."""
     if isinstance(x, Value | Expr):

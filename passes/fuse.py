@@ -31,7 +31,6 @@ range. No group reaches across one, and everything stays behind those it stood b
 from __future__ import annotations
 
 import bisect
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -56,7 +55,6 @@ from ..ir.access import (
 )
 from ..ir.build import IRBuilder, names_in
 from ..ir.dims import Expr, Facts, Symbol, as_symbol, symbol, symbols_of
-from ..ir.errors import InternalError
 from ..ir.func import (
     Block,
     Func,
@@ -71,6 +69,7 @@ from ..ir.func import (
 from ..ir.op import OPS, Fold, Kind
 from ..ir.types import Shape
 from ..ir.verify import loop_facts
+from .schedule import Item, in_order
 
 GROUPED = frozenset(
     {Kind.ELEMENTWISE, Kind.CREATION, Kind.GATHER, Kind.REDUCTION, Kind.SCATTER}
@@ -609,24 +608,12 @@ class _Fuser:
 
     def schedule(self, units: list[Unit]) -> Iterator[Node]:
         """Order the units by need, else as the nodes stood."""
-        live = [i for i, u in enumerate(units) if u.emitted]
-        waiting = {i: {j for j in units[i].needs if j != i} for i in live}
-        after: dict[int, list[int]] = {}
-        for i, needs in waiting.items():
-            for j in needs:
-                after.setdefault(j, []).append(i)
-        ready = [(max(units[i].members), i) for i in live if not waiting[i]]
-        heapq.heapify(ready)
-        while ready:
-            _, i = heapq.heappop(ready)
-            del waiting[i]
-            yield from units[i].emitted
-            for j in after.get(i, ()):
-                waiting[j].discard(i)
-                if not waiting[j]:
-                    heapq.heappush(ready, (max(units[j].members), j))
-        if waiting:
-            raise InternalError("groups of nodes need each other")
+        items = {
+            i: Item(max(u.members), u.emitted) for i, u in enumerate(units) if u.emitted
+        }
+        for i, item in items.items():
+            item.needs = [items[j] for j in units[i].needs]
+        return in_order(list(items.values()))
 
 
 def symbols_of_node(node: Node) -> Iterator[Symbol]:

@@ -10,15 +10,18 @@ from ..ir.func import Func
 from ..ir.text import show
 from ..ir.verify import verify as check
 from .cancel import cancel
+from .chains import chains
 from .cse import cse
 from .dce import dce
 from .functionalize import functionalize
 from .fuse import fuse
 from .inline import inline
+from .joins import joins
 from .jvp import jvp
 from .parts import parts
 from .partition import partition
 from .reinplace import reinplace
+from .rows import rows
 from .shifts import shifts
 from .simplify import simplify
 from .unnest import unnest
@@ -46,6 +49,7 @@ def pullback(f: Func) -> Func:
 # Every pass under its name. Passes with arguments stand here in a usual form.
 PASSES: dict[str, Pass] = {
     "functionalize": functionalize,
+    "chains": chains,
     "vectorize": vectorize,
     "vjp": joint,
     "jvp": pushed,
@@ -53,11 +57,13 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "joins": joins,
     "shifts": shifts,
     "unnest": unnest,
     "cancel": cancel,
     "parts": parts,
     "fuse": fuse,
+    "rows": rows,
     "inline": inline,
     "reinplace": reinplace,
 }
@@ -65,8 +71,18 @@ PASSES: dict[str, Pass] = {
 # What runs in which order; `vjp` and `partition` are given with their arguments.
 PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
-    "optimize": ("simplify", "cse", "dce"),
-    "lower": ("shifts", "unnest", "cancel", "parts", "fuse", "inline", "reinplace"),
+    "optimize": ("simplify", "cse", "chains", "dce"),
+    "lower": (
+        "joins",
+        "shifts",
+        "unnest",
+        "cancel",
+        "parts",
+        "fuse",
+        "rows",
+        "inline",
+        "reinplace",
+    ),
 }
 
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..ir import stages
 from ..ir.access import (
     Access,
     Need,
@@ -42,9 +43,9 @@ from ..ir.access import (
     joined,
     may_fail,
     need_of,
-    part_type,
     place,
     reads_of,
+    space_of,
     to_copy,
     volume,
     writes_of,
@@ -60,11 +61,9 @@ from ..ir.func import (
     Value,
     dims_of_node,
     free_values,
-    type_of,
     walk,
 )
 from ..ir.op import OPS, Kind
-from ..ir.types import Shape
 from ..ir.verify import loop_facts
 from .scope import defined_symbol, values_of, views_first, with_operands
 
@@ -73,7 +72,11 @@ LOOPS = (Kind.FOR, Kind.WHILE)
 
 def reinplace(f: Func) -> Func:
     """Return `f` with marks on values that are computed in place."""
-    plan = _Plan(IRBuilder(tuple(names_in(f))))
+    plan = _Plan(IRBuilder(tuple(names_in(f))), frozenset(f.params))
+    where = {i: f.params[j] for i, j in f.updates}
+    for i, r in enumerate(f.results):
+        if isinstance(r, Value):
+            plan.homes[r] = plan.homes.get(r) or where.get(i)
     updated = {f.params[j] for _, j in f.updates}
     body = plan.block(f.body, f.size_facts(), visible=updated)
     return replace(f, body=_Marker(plan.marks).block(body))
@@ -101,9 +104,12 @@ class _Plan:
     """Decides, block by block; a block comes back with the copies that it needs."""
 
     names: IRBuilder
+    params: frozenset[Value]
     marks: dict[Value, Value] = field(default_factory=dict)
     views: dict[Value, Node] = field(default_factory=dict)
     content: dict[Value, Value] = field(default_factory=dict)  # view -> what it shows
+    # Results of the Func, and the parameters in whose memory the caller wants them.
+    homes: dict[Value, Value | None] = field(default_factory=dict)
 
     def shown(self, v: Value) -> Value:
         return self.content.get(v, v)
@@ -170,6 +176,8 @@ class _Plan:
                 return (), self.branches(scan.nodes[k], dead)
             case Kind.SCATTER | Kind.ELEMENTWISE:
                 return self.group(scan, k, (node,), node.results, dead, facts)
+            case Kind.FUSED if "rows" in node.attrs:
+                return (), self.rows(node, dead, facts)
             case Kind.FUSED:
                 (region,) = node.regions
                 return self.group(scan, k, region.nodes, region.results, dead, facts)
@@ -240,7 +248,7 @@ class _Plan:
         makers = {v: n for n in inside for v in n.results}
         roots = [makers.get(x) if isinstance(x, Value) else None for x in yielded]
         nests = [r for r in roots if r is not None]
-        if len(nests) != len(roots) or len({_space(r) for r in nests}) > 1:
+        if len(nests) != len(roots) or len({space_of(r) for r in nests}) > 1:
             return (), set()
         reads = reads_of(inside, nests, self.views)
         kept = [n for r in nests if r.op.kind is Kind.SCATTER for n in _sequence(r)]
@@ -257,10 +265,49 @@ class _Plan:
                 taken.add(x)
                 break
         if -1 in nest.order.values():
-            count = len(_space(nests[0]))
+            count = len(space_of(nests[0]))
             order = tuple(nest.order.get(j, 1) for j in range(count))
             scan.nodes[k] = self.ordered(node, order)
         return (), taken
+
+    def rows(self, node: Node, dead: set[Value], facts: Facts) -> set[Value]:
+        """Mark results of a group over rows; see `ir/stages.py`."""
+        (region,) = node.regions
+        plan = stages.plan(region.nodes, region.results, node.attrs["rows"])
+        reads = list(plan.reads(self.views))
+        stored: dict[Value, stages.Task] = {}
+        for task in plan.tasks:  # a scatter's result first holds its base
+            stored.setdefault(task.node.result, task)
+        taken: set[Value] = set()
+        for v, r in zip(node.results, region.results, strict=True):
+            assert isinstance(r, Value)
+            task = stored[r]
+            for write in self.row_writes(plan, task, v, reads):
+                x = write.value
+                if x not in dead - taken or x.type.array() != v.type.array():
+                    continue
+                if not stages.disturbs(plan, write, task.time, reads, facts):
+                    self.marks[v] = x
+                    taken.add(x)
+                    break
+        return taken
+
+    def row_writes(
+        self,
+        plan: stages.Plan,
+        task: stages.Task,
+        v: Value,
+        reads: Sequence[tuple[int, Access]],
+    ) -> list[Access]:
+        """Return how a result could be written in place, in the order to try it."""
+        if task.do is stages.Do.FOLD:
+            return []
+        if task.do is stages.Do.SCATTER:
+            is_array = isinstance(task.node.operands[0], Value)
+            return [writes_of(task.node)] if is_array else []
+        bases = {t.node.operands[0] for t in plan.tasks if t.do is stages.Do.SCATTER}
+        places = self.places(v, (read for _, read in reads))
+        return [_whole(x) for x in places if x not in bases]
 
     def candidates(
         self, nest: _Nest, root: Node, v: Value, dead: set[Value]
@@ -274,9 +321,22 @@ class _Plan:
             if isinstance(x, Value) and x in dead and bases.count(x) == 1:
                 yield x, writes_of(root)
             return
-        for x in dict.fromkeys(r.value for r in nest.reads):
+        for x in self.places(v, nest.reads):
             if x in dead and x not in bases and x.type.array() == v.type.array():
                 yield x, _whole(x)
+
+    def places(self, v: Value, reads: Iterable[Access]) -> Iterator[Value]:
+        """Yield the values whose buffers could hold `v`, the best ones first.
+
+        A result has memory of its own: the parameter that it updates, or a new array,
+        into which it would have to be copied from any parameter.
+        """
+        home = self.homes.get(v)
+        if home is not None:
+            yield home
+        for x in dict.fromkeys(r.value for r in reads):
+            if x is not home and not (v in self.homes and x in self.params):
+                yield x
 
     def into(
         self, nest: _Nest, root: Node, write: Access, facts: Facts
@@ -478,14 +538,6 @@ def _whole(x: Value) -> Access:
     loops = canonical(x.type.shape)
     space = tuple((Symbol(f"@{k}"), d) for k, d in enumerate(loops))
     return Access(x, place(x.type.shape, [symbol(s.name) for s, _ in space]), space)
-
-
-def _space(root: Node) -> Shape:
-    if root.op.kind is Kind.REDUCTION:
-        return canonical(type_of(root.operands[0]).shape)
-    if root.op.kind is Kind.SCATTER:
-        return canonical(part_type(root).shape)
-    return canonical(root.result.type.shape)
 
 
 class _Marker(Copier):

@@ -329,9 +329,49 @@ CASTS = _rows(
 )
 
 
+# ---------------------------------------------------------------- linear systems
+
+
+def _swaps(node: Node) -> bool:
+    """Tell whether a transpose is that of every matrix of a stack."""
+    axes = node.attrs["axes"]
+    n = len(axes)
+    return bool(axes == (*range(n - 2), n - 1, n - 2))
+
+
+def _of_transposed(b: ScopedBuilder, m: Match) -> Any:
+    """Solve with the factors of the matrix itself, which may serve twice."""
+    x, y = m["x"], m["y"]
+    if not _swaps(m.inner) or type_of(x).dtype != type_of(y).dtype:
+        return None
+    return b.lu_solve(x, b.lu(x), y, transposed=True)
+
+
+def _of_factor(b: ScopedBuilder, m: Match) -> Any:
+    x = m.inner.result
+    return b.triangular_solve(x, m["y"], lower=True, transposed=False)
+
+
+def _of_transposed_factor(b: ScopedBuilder, m: Match) -> Any:
+    x = m.nodes[2].result
+    if not _swaps(m.inner):
+        return None
+    return b.triangular_solve(x, m["y"], lower=True, transposed=True)
+
+
+SYSTEMS = _rows(
+    (pattern("solve", pattern("cholesky", "x"), "y"), _of_factor),
+    (
+        pattern("solve", pattern("transpose", pattern("cholesky", "x")), "y"),
+        _of_transposed_factor,
+    ),
+    (pattern("solve", pattern("transpose", "x"), "y"), _of_transposed),
+)
+
+
 def _table() -> dict[Op, tuple[Rule, ...]]:
     table: dict[Op, tuple[Rule, ...]] = {}
-    for rule in (*ARITHMETIC, *SHAPES, *CASTS):
+    for rule in (*ARITHMETIC, *SHAPES, *CASTS, *SYSTEMS):
         op = rule.pattern.op
         table[op] = (*table.get(op, ()), rule)
     return table

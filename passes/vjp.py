@@ -213,10 +213,15 @@ class Reverser:
     def settle(self, ct: Cotangents, x: Value) -> None:
         """Add the parts that wait for a cotangent: see Note [parts that wait]."""
         for nodes, d in ct.waiting.pop(x, ()):
-            if x not in ct and len(nodes) == 1:
-                c = self.contribution(nodes[0], 0, d, x)
-                assert c is not None
-                ct[x] = c
+            # Views of all elements in another order are undone without any zeros.
+            if x not in ct and all(map(_rearranges, (n.op for n in nodes[:-1]))):
+                for n in reversed(nodes):
+                    base = n.operands[0]
+                    assert isinstance(base, Value)
+                    c = self.contribution(n, 0, d, base)
+                    assert c is not None
+                    d = c
+                ct[x] = d
                 continue
             if x not in ct:
                 ct[x] = self.zeros(x)
@@ -569,6 +574,12 @@ def replaced(x: Operand, values: Mapping[Value, Operand]) -> Operand:
 
 def _counts(node: Node) -> bool:
     return defined_symbol(node) is not None and node.op.kind is not Kind.SIZE
+
+
+def _rearranges(op: Op) -> bool:
+    """Tell whether a view shows all elements, each once."""
+    twin = _adding_twin(op)
+    return twin is not None and twin.decompose is not None
 
 
 def _adding_twin(op: Op) -> Op | None:

@@ -4,6 +4,8 @@ NumPy's own run of the program decides what values and aliasing are right; diffe
 of its values decide what gradients are right.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable, Iterator

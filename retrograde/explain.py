@@ -1,5 +1,7 @@
 """Show how a function and its gradient compile, stage by stage."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Hold derivatives against differences: gradcheck, gradgradcheck, check_grads."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Callable, Sequence

@@ -1,5 +1,7 @@
 """Check gradients: eager mode against compiled code, and both against differences."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

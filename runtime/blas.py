@@ -1,8 +1,8 @@
 """Matrix products for generated kernels, through the BLAS that SciPy carries.
 
-`register` binds the functions of ``scipy.linalg.cython_blas`` to private names. Call it
-before code that uses this module is compiled, or loaded from a cache: it imports SciPy,
-so it is not done at import.
+`register` binds functions of ``scipy.linalg.cython_blas`` to private names, and those
+of ``cython_lapack`` that `lapack` uses. Call it before code that uses this module is
+compiled, or loaded from a cache: it imports SciPy, so it is not done at import.
 
 BLAS counts columns first and kernels count rows first: a row-major matrix is its
 transpose to BLAS, so operands change places. BLAS also leaves the result alone where a
@@ -35,9 +35,8 @@ types: Any = numba.types
 cgutils: Any = numba.core.cgutils
 
 PREFIX = "retrograde_"
-FUNCTIONS = tuple(
-    kind + name for kind in "sd" for name in ("gemm", "gemv", "dot", "ger")
-)
+FUNCTIONS = ("gemm", "gemv", "dot", "ger", "trsm", "trsv")
+FACTORISATIONS = ("getrf", "potrf")  # of LAPACK
 INT32, INT64 = ir.IntType(32), ir.IntType(64)
 CHAR = ir.IntType(8)
 
@@ -62,17 +61,19 @@ def _capsule_address(capsule: Any) -> int:
 
 @functools.cache
 def register() -> None:
-    """Bind SciPy's BLAS functions for LLVM; cheap after the first time."""
-    from scipy.linalg import cython_blas
+    """Bind SciPy's BLAS and LAPACK functions for LLVM; cheap after the first time."""
+    from scipy.linalg import cython_blas, cython_lapack
 
     if _has_wide_integers():
         raise ImportError(
             "this SciPy was built for a BLAS with 64-bit integers (ILP64); "
             "retrograde needs the usual build with 32-bit integers"
         )
-    for name in FUNCTIONS:
-        capsule = cython_blas.__pyx_capi__[name]
-        llvm.add_symbol(PREFIX + name, _capsule_address(capsule))
+    libraries = ((cython_blas, FUNCTIONS), (cython_lapack, FACTORISATIONS))
+    for library, functions in libraries:
+        for name in (kind + f for f in functions for kind in "sd"):
+            capsule = library.__pyx_capi__[name]
+            llvm.add_symbol(PREFIX + name, _capsule_address(capsule))
 
 
 def describe() -> str:
@@ -85,7 +86,7 @@ def describe() -> str:
     return f"{name} of SciPy {scipy.__version__}"
 
 
-class _Emitter:
+class Emitter:
     """Emit calls of one kernel's BLAS functions."""
 
     def __init__(self, context: Any, builder: Any, dtype: Any) -> None:
@@ -158,7 +159,7 @@ class _Emitter:
         return self.builder.call(function, args)
 
 
-def _pointers(name: str, *pointers: Any) -> Any:
+def pointers(name: str, *pointers: Any) -> Any:
     """Return the one element type of the operands."""
     dtype = getattr(pointers[0], "dtype", None)
     same = all(p == types.CPointer(dtype) for p in pointers) if dtype else False
@@ -184,11 +185,11 @@ def _make_gemm(name: str, alpha: float, beta: float) -> Any:
         c: Any,
         ldc: Any,
     ) -> Any:
-        dtype = _pointers(name, a, b, c)
+        dtype = pointers(name, a, b, c)
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             ta, tb, m, n, k, a, lda, b, ldb, c, ldc = args
-            e = _Emitter(context, builder, dtype)
+            e = Emitter(context, builder, dtype)
             lda, ldb, ldc = map(e.at_least_one, (lda, ldb, ldc))
             e.require_counts(m, n, k, lda, ldb, ldc)
             empty = builder.icmp_signed("==", k, INT64(0))
@@ -234,11 +235,11 @@ def _make_gemv(name: str, alpha: float, beta: float) -> Any:
         y: Any,
         incy: Any,
     ) -> Any:
-        dtype = _pointers(name, a, x, y)
+        dtype = pointers(name, a, x, y)
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             ta, m, n, a, lda, x, incx, y, incy = args
-            e = _Emitter(context, builder, dtype)
+            e = Emitter(context, builder, dtype)
             lda = e.at_least_one(lda)
             e.require_counts(m, n, lda)
             terms, results = builder.select(ta, m, n), builder.select(ta, n, m)
@@ -283,11 +284,11 @@ gemv_subtract = _make_gemv("gemv_subtract", -1.0, 1.0)
 @intrinsic
 def dot(typingctx: Any, n: Any, x: Any, incx: Any, y: Any, incy: Any) -> Any:
     """Return the sum of the products of two vectors."""
-    dtype = _pointers("dot", x, y)
+    dtype = pointers("dot", x, y)
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         n, x, incx, y, incy = args
-        e = _Emitter(context, builder, dtype)
+        e = Emitter(context, builder, dtype)
         e.require_counts(n)
         x, incx = e.vector(n, x, incx)
         y, incy = e.vector(n, y, incy)
@@ -311,11 +312,11 @@ def ger(
     lda: Any,
 ) -> Any:
     """Add ``alpha * outer(x, y)`` to a row-major m x n matrix."""
-    dtype = _pointers("ger", x, y, a)
+    dtype = pointers("ger", x, y, a)
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         m, n, alpha, x, incx, y, incy, a, lda = args
-        e = _Emitter(context, builder, dtype)
+        e = Emitter(context, builder, dtype)
         lda = e.at_least_one(lda)
         e.require_counts(m, n, lda)
         x, incx = e.vector(m, x, incx)

@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +113,8 @@ def write(target: Path, data: bytes) -> bool:
 
     Other processes see the old file or the new one, never a part.
     """
+    import tempfile  # which imports much, and most processes only read
+
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
@@ -224,10 +225,11 @@ def discard(key: str, suffix: str) -> None:
 
 
 def _files() -> list[Path]:
+    """Return all entries, those of other versions of the layout too."""
     base = folder()
-    if base is None or not (base / VERSION).is_dir():
+    if base is None:
         return []
-    return [file for file in (base / VERSION).glob("??/*") if file.is_file()]
+    return [file for file in base.glob("v[0-9]*/??/*") if file.is_file()]
 
 
 def info() -> Info:

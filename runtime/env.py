@@ -45,9 +45,12 @@ INTERP = Switch("INTERP", "0", "1: run the final IR with the interpreter")
 ACCEPT = Switch("ACCEPT", "0", "1: rewrite golden files with what the tests got")
 CACHE_DIR = Switch("CACHE_DIR", "", "folder of the disk cache; empty: the user's cache")
 CACHE_MIB = Switch("CACHE_MIB", "1024", "most MiB of the disk cache; 0: no limit")
+PROGRESS = Switch(
+    "PROGRESS", "", "0|1: never|always say what is compiled; empty: on a terminal"
+)
 # Of other libraries: read for the doctor's report only.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-SWITCHES = (VERIFY, DUMP, STOP_AFTER, INTERP, ACCEPT, CACHE_DIR, CACHE_MIB)
+SWITCHES = (VERIFY, DUMP, STOP_AFTER, INTERP, ACCEPT, CACHE_DIR, CACHE_MIB, PROGRESS)
 
 
 def verify() -> bool:
@@ -90,6 +93,11 @@ def cache_limit() -> int:
     if not text.isdecimal():
         raise ValueError(f"{CACHE_MIB.variable} is a number of MiB, not {text!r}")
     return int(text) << 20
+
+
+def progress() -> bool | None:
+    """Tell whether to say what is compiled; None where nothing is set."""
+    return PROGRESS.flag() if PROGRESS.text() else None
 
 
 def thread_limits() -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+ALIGNED, WRITEABLE = 0x101, 0x400  # bits of `flags.num`: aligned and in C order
 LARGE = 1 << 17  # bytes; below, NumPy's own allocator is as fast
 KEPT = 2  # arrays per result: the one a loop still looks at, and the next
 FREE = 3  # references: the list's, the loop variable's, the argument of getrefcount

@@ -16,9 +16,7 @@ CORPUS = Path(os.environ.get("RETROGRADE_CORPUS", BESIDE))
 # Programs that raise, with a reason; everything else has to pass.
 REFUSED = {
     "eager": set[str](),
-    "compiled": {
-        "la_solve",  # no compiled form yet
-    },
+    "compiled": set[str](),
 }
 # Where the bare tape raises and PyTorch's does not: the derivatives of quotients and
 # sorted arrays read the result, which the program overwrites.

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import pkgutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -193,3 +194,15 @@ def test_no_file_outside_ops_branches_on_an_op_name() -> None:
     wrong = [text for key, text in found.items() if key not in MAY_NAME_OPS]
     assert not wrong, "\n".join(wrong)
     assert set(MAY_NAME_OPS) <= set(found), "the allow-list names what is gone"
+
+
+HEAVY = "numba scipy rich opt_einsum platformdirs numpy.random json tempfile".split()
+
+
+def test_import_is_cheap() -> None:
+    """What takes long to import is imported where it is used."""
+    script = "import sys, numpy; known = set(sys.modules); import retrograde; "
+    script += f"print((set(sys.modules) - known) & {set(HEAVY)!r})"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

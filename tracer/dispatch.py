@@ -16,6 +16,7 @@ import numpy as np
 from ..ir.errors import (
     DTypeError,
     IndexRangeError,
+    LinAlgError,
     MutationError,
     RetrogradeError,
     ShapeError,
@@ -182,6 +183,8 @@ def located(error: Exception, name: str, data: Sequence[Any]) -> RetrogradeError
             error.location = user_location()
         return error
     kind: type[RetrogradeError] = DTypeError
+    if isinstance(error, np.linalg.LinAlgError):
+        return LinAlgError(str(error), location=user_location())
     if isinstance(error, IndexError):
         kind = IndexRangeError
     elif isinstance(error, ValueError):

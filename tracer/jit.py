@@ -21,13 +21,14 @@ from ..ir.dims import Symbol
 from ..ir.errors import OpaqueError, OutcomeError, UncompiledWarning, UnsupportedError
 from ..ir.func import Func
 from . import dispatch
-from .containers import Tree, flatten_tree
+from .containers import Tree, flatten_tree, map_tree
 from .convert import convert, operators
+from .fastcall import MISS, Flat, never
 from .location import user_location
 from .modes import STATE, precisely, within
 from .operators import EagerOperators
 from .outcomes import Answer, Path, Raised
-from .plans import MISS, MOST, Plan, kind_of, make_plan
+from .plans import MOST, Plan, kind_of, make_plan
 from .record import array_of
 from .specialisation import (
     Specialisation,
@@ -100,6 +101,7 @@ class Compiled:
         self._specialisations: dict[Hashable, list[Specialisation]] = {}
         self._signature: inspect.Signature | None = None
         self._plans: dict[Hashable, Plan] = {}
+        self._flat: Flat = never  # of the last kind of call
         self.derived: dict[Hashable, Any] = {}
         self._unsettled: set[Hashable] = set()  # kinds that get no more programs
         self._hits = 0
@@ -125,6 +127,10 @@ class Compiled:
                 return convert(self.fn)(*args, **kwargs)
         kind = None
         if not kwargs:
+            out = self._flat(args)
+            if out is not MISS:
+                self._hits += 1
+                return out
             leaves: list[Any] = []
             arrays: list[int] = []
             kind = kind_of(args, leaves, arrays)
@@ -133,6 +139,7 @@ class Compiled:
                 out = plan.run(args, leaves)
                 if out is not MISS:
                     self._hits += 1
+                    self._flat = plan.flattened(args)
                     return out
         return self._search(kind, args, kwargs)
 
@@ -278,12 +285,16 @@ class Compiled:
     def warmup(self, *args: Any, **kwargs: Any) -> Compiled:
         """Compile for arguments such as these, without calling; return the function.
 
-        Arguments are not changed. Raises what capturing the function raises.
+        Arguments are not changed. For an array may stand an object with a shape and a
+        dtype. Of a function that has been transformed it is the transform that is
+        compiled: `value_and_grad(f).warmup(x)`. Raises what capturing the function
+        raises.
 
         >>> f = compile(lambda x: 2 * x).warmup(np.ones(3))
         >>> f.cache_info().specialisations
         1
         """
+        args, kwargs = map_tree(_stand_in, (args, kwargs))
         self._ready(args, kwargs)[0].program.kernel  # noqa: B018
         return self
 
@@ -318,8 +329,8 @@ class Compiled:
         """Return the IR for these arguments after a stage.
 
         Stages are "capture", "functionalize", "vjp" (of transforms), "simplify", "cse",
-        "dce", "shifts", "unnest", "cancel", "fuse", "inline" and "reinplace". Raises
-        ValueError for others.
+        "chains", "dce", "joins", "shifts", "unnest", "cancel", "fuse", "inline" and
+        "reinplace". Raises ValueError for others.
         """
         stages = self.stages(*args, **kwargs)
         if stage not in stages:
@@ -368,6 +379,16 @@ class Compiled:
         builds = [s.program.builds() for s in specs]
         compiled, loaded = (sum(b[k] for b in builds) for k in range(2))
         return CacheInfo(self._hits, self._misses, len(specs), compiled, loaded)
+
+
+def _stand_in(x: Any) -> Any:
+    """Return an array for what has but its shape and dtype."""
+    if isinstance(x, Tensor | np.ndarray | np.generic | type):
+        return x
+    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+    if not isinstance(shape, tuple) or dtype is None:
+        return x
+    return np.zeros(shape, dtype)  # memory that is never touched
 
 
 def _is_all(bound: Any, args: tuple[Any, ...]) -> bool:

@@ -8,7 +8,7 @@ takes for granted: captured variables, and memory that arguments share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,13 @@ import numpy as np
 from ..ir.dims import Symbol
 from .capture import Result
 from .containers import Tree
+from .fastcall import MISS, Flat, make_flat, never
 from .specialisation import Specialisation
 from .state import Place
 
 DEEPEST = 8  # levels of containers
 MOST = 256  # plans of one function; then it begins anew
-MISS = object()  # what a plan returns that does not hold
+FLAT = 3  # calls after which a plan becomes one function
 
 _VALUES = frozenset({int, bool, str, type(None)})
 _TYPES = frozenset({float, complex, np.float64, np.float32, np.int64, np.bool_})
@@ -59,7 +60,7 @@ def kind_of(
     return tuple(kinds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """A call of a specialisation for arguments of one kind."""
 
@@ -67,11 +68,18 @@ class Plan:
     captured: tuple[tuple[Place, Hashable], ...]  # with their kinds
     env: Mapping[Symbol, int]
     symbols: tuple[int, ...]
-    kernel: Callable[[Sequence[Any], Sequence[int]], list[Any]]
+    kernel: Any
+    result: Callable[[Sequence[str]], str] | None  # see `_result`
     build: Callable[[list[Any]], Any] | None
+    calls: int = 0
+    flat: Flat = never
 
     def run(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> Any:
         """Return what the function returns, or `MISS`."""
+        out = self.flat(args)
+        return out if out is not MISS else self._run(args, leaves)
+
+    def _run(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> Any:
         spec = self.spec
         if not spec.knows_state():
             return MISS
@@ -84,18 +92,30 @@ class Plan:
             if spec.overlapping(values):
                 return MISS
             spec.check_writable(values)
-        results = self.kernel(values, self.symbols)
+        results = self.kernel.call(values, self.symbols)
         if self.build is not None:
             return self.build(results)
         return spec.returned((args, {}), values, results, self.env)
+
+    def flattened(self, args: tuple[Any, ...]) -> Flat:
+        """Return one function for calls such as this one; see `fastcall`."""
+        self.calls += 1
+        if self.calls == FLAT and self.result is not None:
+            captured = [(place, place.get()) for place, _ in self.captured]
+            kinds = [kind_of((x,), [], []) for _, x in captured]
+            if kinds == [kind for _, kind in self.captured]:
+                self.flat = make_flat(
+                    self.spec, args, captured, self.symbols, self.kernel, self.result
+                )
+        return self.flat
 
 
 def make_plan(
     spec: Specialisation, values: Sequence[Any], env: Mapping[Symbol, int]
 ) -> Plan | None:
     """Return a plan for the calls of a kind, or None where each must be looked at."""
-    kernel = getattr(spec.program.kernel, "call", None)
-    if kernel is None or not _follows(spec):
+    kernel = spec.program.kernel
+    if not hasattr(kernel, "caller") or not _follows(spec):
         return None
     captured = []
     for place, x in zip(spec.captured, values[len(spec.arguments) :], strict=True):
@@ -104,7 +124,14 @@ def make_plan(
             return None
         captured.append((place, kind))
     symbols = tuple(env[s] for s in spec.program.func.symbols)
-    return Plan(spec, tuple(captured), env, symbols, kernel, _builder(spec))
+    result = _result(spec)
+    build = None
+    if result is not None:
+        count = len(spec.program.func.results)
+        build = eval(
+            f"lambda results: {result([f'results[{k}]' for k in range(count)])}"
+        )
+    return Plan(spec, tuple(captured), env, symbols, kernel, result, build)
 
 
 def _follows(spec: Specialisation) -> bool:
@@ -116,25 +143,29 @@ def _follows(spec: Specialisation) -> bool:
     return ints and not any((*asks, *looks, *changes))
 
 
-def _builder(spec: Specialisation) -> Callable[[list[Any]], Any] | None:
-    """Return a function that puts results together, if all are results as they are."""
+def _result(spec: Specialisation) -> Callable[[Sequence[str]], str] | None:
+    """Return what writes the result of the function, of the kernel's results.
+
+    None where they are not all results as they are, in tuples and lists.
+    """
     numbers = []
     for out in spec.outs:
         if not isinstance(out.source, Result) or out.views:
             return None
         numbers.append(out.source.number)
-    text = _expression(spec.tree, iter(numbers))
-    if text is None:
+    if not _is_plain(spec.tree):
         return None
-    return eval(f"lambda results: {text}")  # type: ignore[no-any-return]
+    return lambda names: _expression(spec.tree, (names[k] for k in numbers))
 
 
-def _expression(tree: Tree, numbers: Any) -> str | None:
+def _is_plain(tree: Tree) -> bool:
+    inside = tree.kind in (tuple, list) and all(map(_is_plain, tree.children))
+    return tree.kind is None or inside
+
+
+def _expression(tree: Tree, names: Iterator[str]) -> str:
     """Write the expression that makes an object, of tuples and lists."""
     if tree.kind is None:
-        return f"results[{next(numbers)}]"
-    parts = [_expression(c, numbers) for c in tree.children]
-    if tree.kind not in (tuple, list) or None in parts:
-        return None
-    inner = "".join(f"{p}, " for p in parts)
+        return next(names)
+    inner = "".join(f"{_expression(c, names)}, " for c in tree.children)
     return f"({inner})" if tree.kind is tuple else f"[{inner}]"

@@ -19,7 +19,7 @@ from ..ir.text import show
 from ..passes import manager
 from ..passes.activity import declares_derivative
 from ..passes.limit import Known, limited_vjp
-from ..runtime import cache, env
+from ..runtime import cache, env, progress
 from .location import user_location
 
 TEXT = (bool, int, float, complex, str, np.dtype, Expr, Symbol)
@@ -40,6 +40,7 @@ def vectorized(f: Func) -> Func:
     Where there are none, it is `f` as it was. So it is where a node says itself what
     its derivative is, too: `simplify` keeps no more than values.
     """
+    f = run_pass(f, "chains")
     nodes = list(walk(f.body))
     if any(map(declares_derivative, nodes)):
         return f
@@ -89,6 +90,7 @@ class Program:
         f = self.func
         for name in _stages():
             if name not in self.stages:
+                progress.stage(f"pass {name}")
                 self.stages[name] = run_pass(f, name)
             f = self.stages[name]
         return f
@@ -99,13 +101,14 @@ class Program:
         if self._kernel is None:
             with _BUILDING:
                 if self._kernel is None:
-                    self._kernel = self._build()
+                    with progress.compiling(_described(self.func)):
+                        self._kernel = self._build()
         return self._kernel
 
     def _build(self) -> Callable[..., list[Any]]:
         if env.interp():
             return _Interpreter(self.optimised())
-        key = _key(self.func, self.precise)
+        key = _key(self.func, precise=self.precise)
         try:
             if key is None:
                 f = self.optimised()
@@ -120,6 +123,7 @@ class Program:
         return kernel
 
     def _make(self, key: str) -> Any:
+        progress.stage("waiting for another process")
         with cache.alone(key, "recipe"):
             found = codegen.saved(key)  # another process may have made it meanwhile
             if found is not None:
@@ -169,19 +173,27 @@ class Program:
             return program
 
 
-def _key(f: Func, precise: bool) -> str | None:
+def _described(f: Func) -> str:
+    """Return the name of a Func and the place in the user's source."""
+    at = next((n.loc for n in f.nodes if n.loc is not None), None)
+    return f.name if at is None else f"{f.name} ({at.file}:{at.line})"
+
+
+def _key(f: Func, **options: object) -> str | None:
     """Return the key of the kernel of a Func; None where its passes have to be run.
 
-    It is where the environment asks to see them, or where an attribute is an object
-    that its text does not tell.
+    `options` are what `codegen.build` is told besides. It is None where the environment
+    asks to see the passes, or where an attribute is an object that its text does not
+    tell.
     """
     if env.verify() or env.dump() or env.stop_after():
         return None
     nodes = list(walk(f.body))
     if not all(_is_text(a) for n in nodes for a in n.attrs.values()):
         return None
-    where = repr([n.loc for n in nodes])
-    return codegen.key_of(show(f), where, repr(STAGES), repr(precise))
+    return codegen.key_of(
+        show(f), repr([n.loc for n in nodes]), repr(STAGES), repr(options)
+    )
 
 
 def _is_text(a: Any) -> bool:

@@ -1,6 +1,7 @@
 """The op records. Importing this package defines every op."""
 
 from . import (
+    cholesky,
     contract,
     control,
     create,
@@ -17,6 +18,7 @@ from . import (
 )
 
 __all__ = [
+    "cholesky",
     "contract",
     "control",
     "create",

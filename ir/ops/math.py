@@ -61,7 +61,11 @@ elementwise(
 elementwise(
     np.divide,
     "({0} / {1})",
-    [lambda b, y: b.divide(1, y), lambda b, y, out: b.negative(b.divide(out, y))],
+    [
+        lambda b, y: b.divide(1, y),
+        # Not -out / y: the reciprocal is shared, and has the size of y.
+        lambda b, y, out: b.multiply(out, b.negative(b.divide(1, y))),
+    ],
     [REALS, APART],
     kinds="fi",
     cost=4,

@@ -34,7 +34,7 @@ from .batch_views import (
 )
 
 Axes = tuple[int, ...]
-Samples = Callable[[np.random.Generator], Iterator[Sample]]
+Samples = Callable[["np.random.Generator"], Iterator[Sample]]  # not yet imported
 
 
 def view(

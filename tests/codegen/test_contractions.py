@@ -12,6 +12,8 @@ import pytest
 import retrograde.ir.ops  # noqa: F401
 from retrograde.codegen import binder, build
 from retrograde.codegen.binder import Kernel
+from retrograde.codegen.kernels import lower
+from retrograde.codegen.nests import Call
 from retrograde.ir.func import Func
 from retrograde.ir.interp import run
 from retrograde.ir.text import parse
@@ -323,3 +325,85 @@ def test_products_see_what_was_there_at_their_place() -> None:
     rng = np.random.default_rng(0)
     for n in (1, 2, 17, 64):
         agree(kernel, f, [rng.normal(size=(n, n)), rng.normal(size=n)], 1e-12)
+
+
+# ---------------------------------------------------------------- orders of axes
+
+HEADS = """func @heads[h,d](%p: f64[b,h,t,t], %v: f64[b,t,h*d], %w: f64[h*d,c]) -> f64[b,t,c] where h - 2 >= 0, d - 2 >= 0 {
+  %s: f64[b,t,h,d] = reshape %v {shape=(b, t, h, d)}
+  %u: f64[b,h,t,d] = transpose %s {axes=(0, 2, 1, 3)}
+  %o: f64[b,h,t,d] = matmul %p, %u
+  %q: f64[b,t,h,d] = transpose %o {axes=(0, 2, 1, 3)}
+  %r: f64[b,t,h*d] = reshape %q {shape=(b, t, h*d)}
+  %y: f64[b,t,c] = matmul %r, %w
+  return %y
+}"""  # noqa: E501
+TURNED = """func @turned(%x: f64[b,n,m], %y: f64[b,m,k]) -> f64[b*k,n] {
+  %o: f64[b,n,k] = matmul %x, %y
+  %q: f64[b,k,n] = transpose %o {axes=(0, 2, 1)}
+  %r: f64[b*k,n] = reshape %q {shape=(b*k, n)}
+  %e: f64[b*k,n] = exp %r
+  return %e
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        (HEADS, [(2, 3, 4, 4), (2, 4, 6), (6, 5)]),
+        (HEADS, [(1, 2, 40, 40), (1, 40, 64), (64, 3)]),
+        (TURNED, [(2, 30, 20), (2, 20, 40)]),
+        (TURNED, [(3, 1, 2), (3, 2, 5)]),
+        (TURNED, [(3, 2, 0), (3, 0, 5)]),
+    ],
+)
+def test_a_stack_lies_as_its_transpose_shows_it(text: str, shapes: Any) -> None:
+    f = parse(text)
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s) for s in shapes]
+    symbols = {"h": shapes[0][1], "d": shapes[1][2] // shapes[0][1]}
+    given = [symbols[s.name] for s in f.symbols]
+    kernel = build(f)
+    want = run(f, *args, symbols=dict(zip(f.symbols, given, strict=True)))
+    np.testing.assert_allclose(kernel(args, given)[0], want[0], rtol=1e-12, atol=1e-12)
+    between = shapes[0][0] * shapes[1][2] * shapes[0][-1 if text is HEADS else 1]
+    assert kernel.scratch(args, given) == -(-8 * between // 64) * 64  # no copies
+
+
+def test_the_gradient_of_heads_copies_nothing() -> None:
+    f = parse(HEADS)
+    joint = vjp(f, [0, 1, 2], seed={0: 1.0})
+    stages = (*manager.PIPELINES["optimize"], *manager.PIPELINES["lower"])
+    f = manager.run(joint, stages, verify=True)
+    kernel = build(f)
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s) for s in ((2, 3, 4, 4), (2, 4, 6), (6, 5))]
+    given = {s: {"h": 3, "d": 2}[s.name] for s in f.symbols}
+    want = run(joint, *args, symbols=given)
+    for got, expected in zip(kernel(args, list(given.values())), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+    # The heads, their cotangent, and the one of ones that it is made of.
+    assert kernel.scratch(args, list(given.values())) == 384 + 384 + 320
+
+
+MERGED = """func @merged(%x: f64[p,q,n,m], %w: f64[m,k], %v: f64[m]) -> (f64[p,q,n,k], f64[p,q,n], f64[p,q,n,k]) {
+  %r0: f64[p,q,n,k] = matmul %x, %w
+  %r1: f64[p,q,n] = matmul %x, %v
+  %e: f64[p,q,n,m] = negative %x
+  %r2: f64[p,q,n,k] = matmul %e, %w
+  return %r0, %r1, %r2
+}"""  # noqa: E501
+
+
+def test_a_stack_by_one_matrix_is_one_product() -> None:
+    f = parse(MERGED)
+    kernel = build(f)
+    rng = np.random.default_rng(0)
+    for p, q, n, m, k in ((2, 3, 4, 20, 30), (2, 2, 1, 3, 1), (0, 2, 3, 4, 5)):
+        x = rng.normal(size=(p, q, n, m))
+        w, v = rng.normal(size=(m, k)), rng.normal(size=m)
+        apart = np.repeat(np.pad(x, [(0, 1)] * 4), 2, axis=0)[::2][:p, :q, :n, :m]
+        for given in (x, apart, np.swapaxes(np.swapaxes(x, 2, 3).copy(), 2, 3)):
+            agree(kernel, f, [given, w, v], 1e-12)
+    body = lower(parse(MERGED.replace("p,q,n", "2,3,50")), "f").body
+    assert len([s for s in body if isinstance(s, Call)]) == 1  # of %e, which is packed

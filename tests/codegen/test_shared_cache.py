@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -158,7 +159,7 @@ def test_folder_that_takes_nothing_does_not_fail_a_call(
     monkeypatch.setattr(cache.os, "replace", refuse)
     assert compiled_anew(tmp_path) == (good, (2, 0))
     if code == errno.EROFS:
-        monkeypatch.setattr(cache.tempfile, "mkstemp", refuse)
+        monkeypatch.setattr(tempfile, "mkstemp", refuse)
         assert compiled_anew(tmp_path) == (good, (2, 0))
     assert natives(place) == []
     assert not list(place.rglob(".new-*"))

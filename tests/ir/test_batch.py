@@ -64,7 +64,7 @@ def test_entries_are_what_the_op_computes(op: Op, rng: np.random.Generator) -> N
             ]
             try:
                 found = rule(Checking(), op, xs, axes, **s.attrs)
-            except RetrogradeError:
+            except (RetrogradeError, np.linalg.LinAlgError):
                 continue
             if found is None:
                 continue

@@ -261,7 +261,10 @@ def test_decomposition_computes_the_op(case: Case) -> None:
     assert case.op.decompose is not None
     out = case.op.decompose(ArrayBuilder(), *case.args, **case.attrs)
     want = case.eager()
-    np.testing.assert_array_equal(out, want)
+    # Two libraries of linear algebra need not round alike.
+    exact = case.op.kind is not Kind.ROUTINE
+    tolerance = 0 if exact else 1e3 * np.finfo(want.dtype).eps
+    np.testing.assert_allclose(out, want, rtol=tolerance, atol=tolerance)
     assert np.asarray(out).dtype == np.asarray(want).dtype
 
 

@@ -105,11 +105,42 @@ def test_info_counts_and_clear_removes_only_entries(place: Path):
     for number in range(3):
         assert cache.store(f"{number:064}", ".bin", b"x" * 100)
     (place / "notes.txt").write_text("mine")
+    with cache.alone(KEY, "native"):  # makes a file that is no entry
+        pass
     size = 3 * (100 + cache.DIGEST)
     assert cache.info() == cache.Info(place, 3, size)
     assert cache.clear() == 3
     assert cache.info() == cache.Info(place, 0, 0)
     assert (place / "notes.txt").read_text() == "mine"
+
+
+def test_entries_of_an_older_layout_are_cleared_too(place: Path):
+    old = place / "v1" / "ab" / "entry.native"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"old")
+    place.chmod(0o700)
+    assert cache.info().entries == 1
+    assert cache.clear() == 1
+    assert not old.exists()
+
+
+def test_entries_that_others_may_write_are_absent(place: Path):
+    assert cache.store(KEY, ".bin", b"data")
+    entry = cache.path(KEY, ".bin")
+    assert entry is not None
+    entry.chmod(0o622)
+    if hasattr(os, "getuid"):
+        assert cache.fetch(KEY, ".bin") is None
+    assert cache.store(KEY, ".bin", b"new")
+    assert cache.fetch(KEY, ".bin") == b"new"
+
+
+def test_an_entry_under_another_name_is_absent(place: Path):
+    assert cache.store(KEY, ".bin", b"data")
+    entry = cache.path(KEY, ".bin")
+    assert entry is not None
+    entry.rename(entry.with_suffix(".other"))
+    assert cache.fetch(KEY, ".other") is None
 
 
 WRITER = """

@@ -575,3 +575,26 @@ def test_warmup_compiles_and_changes_nothing() -> None:
     assert f.cache_info().misses == before.misses
     g = rg.grad(f).warmup(x)
     assert np.array_equal(g(x), [2.0, 2.0, 2.0])
+
+
+class Standing:
+    """What other libraries pass for an array that does not exist yet."""
+
+    shape = (5, 2)
+    dtype = np.float32
+
+
+def test_warmup_takes_shapes_and_dtypes() -> None:
+    @rg.compile
+    def f(p: Any, x: Any) -> Any:
+        return (p["w"] * x).sum()
+
+    g = rg.value_and_grad(f)
+    assert g.warmup({"w": Standing()}, Standing()) is g
+    w = np.ones((5, 2), np.float32)
+    value, grads = g({"w": w}, 2 * w)
+    assert value == 20.0
+    assert np.array_equal(grads["w"], 2 * w)
+    info = g.cache_info()
+    assert (info.hits, info.misses, info.specialisations) == (1, 1, 1)
+    assert f.cache_info().misses == 0

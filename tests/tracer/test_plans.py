@@ -1,12 +1,22 @@
 """Calls of a kind seen before: found without a search, and checked all the same."""
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import retrograde as rg
+from retrograde.runtime.pool import LARGE
+from retrograde.tracer import plans
+from retrograde.tracer.fastcall import MISS, never
 from retrograde.tracer.plans import MOST, kind_of
+
+
+@pytest.fixture(params=[1, 3], autouse=True)
+def _soon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans become one function at once, or later."""
+    monkeypatch.setattr(plans, "FLAT", request.param)
 
 
 def kind(*args: Any) -> Any:
@@ -213,3 +223,217 @@ def test_gradients_by_plan() -> None:
         assert value == 5.0 * k + 1.0
         assert np.array_equal(grad["w"], [1.0, 4.0])
         assert grad["b"] == 1.0
+
+
+# Plans as one function: every question is asked again.
+
+
+def flat_of(f: Any, *args: Any) -> Any:
+    """Call a function until its plan is one function; return that."""
+    for _ in range(5):
+        f(*args)
+    assert f._flat is not never
+    return f._flat
+
+
+def test_a_flat_plan_does_all_of_a_call() -> None:
+    @rg.compile
+    def f(x: Any, y: Any, c: float) -> Any:
+        return (x * y + c).sum(), [x - y, (x,)]
+
+    x, y = np.arange(3.0), np.ones(3)
+    assert f(x, y, 1.0)[1][1][0] is x  # an argument: not a result as it is
+    assert f._flat is never
+
+    @rg.compile
+    def g(x: Any, y: Any, c: float) -> Any:
+        return (x * y + c).sum(), [x - y, (x + y,)]
+
+    flat = flat_of(g, x, y, 1.0)
+    total, [less, (more,)] = flat((x, y, 2.0))
+    assert total == 9.0
+    assert type(total) is np.float64
+    assert np.array_equal(less, x - y)
+    assert np.array_equal(more, x + y)
+    assert flat((x + 1.0, y, 1.0))[1][0].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.ones(4),
+        np.ones((3, 1)),
+        np.ones(3, np.float32),
+        np.ones(3, ">f8"),
+        np.ones(6)[::2],
+        np.frombuffer(b"\0" + np.ones(3).tobytes(), np.uint8)[1:].view(float),
+        np.ones(3).view(Array),
+        np.float64(1.0),
+        1.0,
+        1,
+        [1.0, 1.0, 1.0],
+        None,
+        rg.tensor([1.0, 1.0, 1.0]),
+    ],
+    ids=str,
+)
+def test_a_flat_plan_refuses_other_arguments(other: Any) -> None:
+    @rg.compile
+    def f(x: Any, y: Any) -> Any:
+        return (x * 2.0).sum() + y
+
+    flat = flat_of(f, np.arange(3.0), 1.0)
+    assert flat((np.ones(3), 2.0)) == 8.0
+    assert flat((other, 2.0)) is MISS
+    assert flat((np.ones(3), 2)) is MISS
+    assert flat((np.ones(3),)) is MISS
+    assert flat((np.ones(3), 2.0, 3.0)) is MISS
+    if isinstance(other, np.ndarray):
+        assert f(other, 2.0) == 2.0 * other.sum() + 2.0
+
+
+def test_a_flat_plan_looks_into_containers() -> None:
+    @rg.compile
+    def f(p: Any, x: Any, q: Any) -> Any:
+        return p["w"] * x + q[0] * q[1][0] * p["b"]
+
+    p = {"w": np.ones(2), "b": 2.0}
+    x = np.arange(2.0)
+    flat = flat_of(f, p, x, (3.0, [x + 1.0], ()))
+    assert flat((p, x, (3.0, [x + 2.0], ()))).tolist() == [12.0, 19.0]
+    for wrong in (
+        {"b": 2.0, "w": np.ones(2)},
+        {"w": np.ones(2)},
+        {"w": np.ones(2), "b": 2.0, "c": 1.0},
+        {"w": np.ones(2), "b": 2},
+        [np.ones(2), 2.0],
+    ):
+        assert flat((wrong, x, (3.0, [x + 2.0], ()))) is MISS
+    for bad in ((3.0, (x,), ()), (3.0, [x + 1.0, x], ()), (3.0, [x + 1.0], (1,))):
+        assert flat((p, x, bad)) is MISS
+    assert flat((p, x, (3.0, [x], ()))) is MISS  # the same array twice
+    assert f(p, x, (3.0, [x], ())).tolist() == [0.0, 7.0]
+
+
+def test_a_flat_plan_tells_many_arrays_apart() -> None:
+    @rg.compile
+    def f(*xs: Any) -> Any:
+        xs[0][:] += 1.0
+        return sum(x.sum() for x in xs)
+
+    xs = [np.full(2, float(k)) for k in range(6)]
+    flat = flat_of(f, *xs)
+    assert flat((*xs[:5], xs[0])) is MISS
+    assert flat((*xs[:5], xs[1][:])) is not MISS  # read, not written
+    assert flat((*xs[:5], xs[0][:])) is MISS
+    total = f(*xs[:5], xs[0][:])
+    assert total == sum(x.sum() for x in xs[:5]) + xs[0].sum()
+
+
+def test_a_flat_plan_writes_what_may_be_written() -> None:
+    @rg.compile
+    def f(x: Any, y: Any) -> Any:
+        x += y
+        return x.sum()
+
+    x, y = np.zeros(3), np.ones(3)
+    flat = flat_of(f, x, y)
+    before = x.copy()
+    assert flat((x, y)) == before.sum() + 3.0
+    assert np.array_equal(x, before + 1.0)
+    x.flags.writeable = False
+    assert flat((x, y)) is MISS
+    with pytest.raises(ValueError, match="read-only"):
+        f(x, y)
+    y.flags.writeable = False
+    assert flat((np.zeros(3), y)) == 3.0
+
+
+def doubled(x: Any) -> Any:
+    return 2.0 * x
+
+
+class Settings:
+    scale = 3
+
+
+WEIGHTS = {"a": np.ones(3)}
+
+
+def test_a_flat_plan_reads_captured_state_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings()
+    settings.scale = 3
+    factor: Any = 2.0
+
+    @rg.compile
+    def f(x: Any) -> Any:
+        return (doubled(x) * settings.scale * factor * WEIGHTS["a"]).sum()
+
+    x = np.ones(3)
+    flat = flat_of(f, x)
+    assert flat((x,)) == 36.0
+    factor = 3.0
+    assert flat((x,)) == 54.0
+    WEIGHTS["a"] = np.full(3, 2.0)
+    assert flat((x,)) == 108.0
+    WEIGHTS["a"] = np.full(3, 2.0, np.float32)
+    assert flat((x,)) is MISS
+    assert f(x) == 108.0
+    WEIGHTS["a"] = np.ones(3)
+    settings.scale = 4
+    assert flat((x,)) is MISS
+    assert f(x) == 72.0
+    settings.scale = True
+    assert flat((x,)) is MISS
+    settings.scale = 3
+    assert flat((x,)) == 54.0
+    factor = 3
+    assert flat((x,)) is MISS
+    factor = 3.0
+    monkeypatch.setitem(globals(), "doubled", lambda x: 5.0 * x)
+    assert flat((x,)) is MISS
+    assert f(x) == 135.0
+    monkeypatch.undo()
+    del settings.scale
+    assert flat((x,)) is MISS
+    assert f(x) == 54.0
+
+
+def test_checks_of_a_flat_plan_name_the_place() -> None:
+    @rg.compile
+    def f(x: Any, i: Any) -> Any:
+        return x[i].sum()
+
+    x = np.arange(3.0)
+    flat = flat_of(f, x, np.array([1, 2]))
+    with pytest.raises(IndexError, match="test_plans"):
+        flat((x, np.array([1, 3])))
+    assert flat((x, np.array([0, 1]))) == 1.0
+
+
+def test_results_of_a_flat_plan_are_fresh() -> None:
+    @rg.compile
+    def f(x: Any) -> Any:
+        return x + 1.0, x[:2] * 2.0
+
+    for size in (4, LARGE):
+        x = np.zeros(size)
+        flat = flat_of(f, x)
+        kept = [flat((x,)) for _ in range(4)]
+        for a, b in pairwise(kept):
+            assert not np.shares_memory(a[0], b[0])
+            assert not np.shares_memory(a[1], b[1])
+        assert all(a[0][-1] == 1.0 for a in kept)
+
+
+def test_two_kinds_in_turn() -> None:
+    @rg.compile
+    def f(x: Any) -> Any:
+        return x * 2.0
+
+    for _ in range(6):
+        assert f(np.ones(2)).tolist() == [2.0, 2.0]
+        assert f(np.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    assert f.cache_info()[0] == 11

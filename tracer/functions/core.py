@@ -17,6 +17,7 @@ from ...ir.errors import (
     UnsupportedError,
 )
 from ...ir.op import OPS
+from ...passes.costs import estimate
 from .. import dispatch
 from ..location import user_location
 from ..symbols import SymInt, is_int
@@ -97,6 +98,11 @@ def operand(x: Any) -> Any:
 def shape_of(x: Any) -> tuple[Any, ...]:
     """Return the shape of an operand; numbers have none."""
     return tuple(x.shape) if hasattr(x, "shape") else ()
+
+
+def usual_size(x: Any) -> list[float]:
+    """Return the shape of an array, with estimates for sizes that are symbols."""
+    return [estimate(d) for d in (x.type.shape if is_tensor(x) else x.shape)]
 
 
 def product(sizes: Iterable[Any]) -> Any:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import numpy as np
 
 from ...ir.errors import ShapeError
 from ..index import alias
-from .core import apply, asarray, cast, finish, implements, product, shape_of
+from .core import (
+    apply,
+    asarray,
+    cast,
+    finish,
+    implements,
+    product,
+    shape_of,
+    usual_size,
+)
 from .shapes import diagonal_size, permuted
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -27,8 +38,9 @@ def einsum(
     xs = [cast(x, dtype) for x in xs]
     terms = [_simple(x, labels) for x, labels in zip(xs, inputs, strict=True)]
     _check_sizes(terms)
-    while len(terms) > 1:
-        (x, i), (y, j), *rest = terms
+    for p, q in _order(terms, output):
+        (x, i), (y, j) = terms[p], terms[q]
+        rest = [t for k, t in enumerate(terms) if k not in (p, q)]
         wanted = set(output).union(*(labels for _, labels in rest))
         terms = [_pair(x, i, y, j, wanted), *rest]
     ((x, labels),) = terms
@@ -149,6 +161,45 @@ def _sum_out(x: Any, labels: str, wanted: set[str]) -> tuple[Any, str]:
         return x, labels
     x = apply("sum", x, axis=axes, keepdims=False)
     return x, "".join(c for c in labels if c in wanted)
+
+
+# ---------------------------------------------------------------- the order of pairs
+
+MANY = 5  # operands up to which all orders are tried
+
+
+def _order(terms: list[tuple[Any, str]], output: str) -> list[tuple[int, int]]:
+    """Return which two operands to combine, again and again; the result stands first.
+
+    It is an order of the fewest multiplications, or, of many operands, one that takes
+    the cheapest pair at each step. Sizes that are not known count as equal.
+    """
+    sizes: dict[str, float] = {}
+    for x, labels in terms:
+        for c, d in zip(labels, usual_size(x), strict=True):
+            sizes[c] = max(d, sizes.get(c, 1.0))
+    return _cheapest([labels for _, labels in terms], output, sizes)[1]
+
+
+def _cheapest(
+    given: list[str], output: str, sizes: dict[str, float]
+) -> tuple[float, list[tuple[int, int]]]:
+    if len(given) < 2:
+        return 0.0, []
+    choices = []
+    for p, q in itertools.combinations(range(len(given)), 2):
+        both = dict.fromkeys(given[p] + given[q])
+        rest = [labels for k, labels in enumerate(given) if k not in (p, q)]
+        left = "".join(c for c in both if c in "".join([output, *rest]))
+        cost = math.prod(sizes[c] for c in both)
+        choices.append((cost, (p, q), [left, *rest]))
+    if len(given) > MANY:
+        choices = [min(choices, key=lambda choice: choice[0])]
+    found = []
+    for cost, pair, rest in choices:
+        more, pairs = _cheapest(rest, output, sizes)
+        found.append((cost + more, [pair, *pairs]))
+    return min(found, key=lambda f: f[0])
 
 
 # ---------------------------------------------------------------- pairs

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import ShapeError
+from ...passes.chains import best_splits
 from ..values import is_traced
 from .core import (
     all_axes,
@@ -22,6 +23,7 @@ from .core import (
     same_sizes,
     shape_of,
     unsupported,
+    usual_size,
 )
 from .reduce import max as max_
 from .reduce import min as min_
@@ -140,10 +142,23 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
     xs = [asarray(a) for a in arrays]
     if len(xs) < 2:
         raise ShapeError("Expecting at least two arrays.")
-    r = xs[0]
-    for x in xs[1:]:
-        r = dot(r, x)
-    return finish(r, out)
+    split, _ = best_splits([*map(_rows, xs), _columns(xs[-1])])
+
+    def between(i: int, j: int) -> Any:
+        if j == i + 1:
+            return xs[i]
+        k = split[i, j]
+        return dot(between(i, k), between(k, j))
+
+    return finish(between(0, len(xs)), out)
+
+
+def _rows(x: Any) -> float:
+    return usual_size(x)[0] if len(x.shape) > 1 else 1.0
+
+
+def _columns(x: Any) -> float:
+    return usual_size(x)[-1] if len(x.shape) > 1 else 1.0
 
 
 @implements(np.linalg.matrix_power)
@@ -352,13 +367,33 @@ def solve(a: Any, b: Any) -> Any:
 
 @implements(np.linalg.inv)
 def inv(a: Any) -> Any:
-    from .create import eye
-
-    x = _floating(asarray(a))
-    one = eye(x.shape[-1], dtype=x.dtype)
-    return apply("solve", x, _stacked_like(one, tuple(x.shape[:-2])))
+    return apply("inv", _floating(asarray(a)))
 
 
 @implements(np.linalg.det)
 def det(a: Any) -> Any:
     return apply("det", _floating(asarray(a)))
+
+
+# The named tuple that NumPy returns, which has no public name.
+SlogdetResult: Any = type(np.linalg.slogdet(np.ones((1, 1))))
+
+
+@implements(np.linalg.slogdet)
+def slogdet(a: Any) -> Any:
+    x = _floating(asarray(a))
+    return SlogdetResult(apply("det_sign", x), apply("det_log", x))
+
+
+@implements(np.linalg.cholesky)
+def cholesky(a: Any, /, *, upper: bool = False) -> Any:
+    x = _floating(asarray(a))
+    if not upper:
+        return apply("cholesky", x)
+    return swapped(apply("cholesky", swapped(x)))
+
+
+def swapped(x: Any) -> Any:
+    """Return the transpose of every matrix of a stack."""
+    n = len(x.shape)
+    return permuted(x, [*range(n - 2), n - 1, n - 2])
