@@ -18,8 +18,8 @@ from .fuse import fuse
 from .inline import inline
 from .joins import joins
 from .jvp import jvp
-from .parts import parts
 from .partition import partition
+from .parts import parts
 from .reinplace import reinplace
 from .rows import rows
 from .shifts import shifts

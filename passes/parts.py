@@ -69,6 +69,8 @@ class Cut:
 
     def refined(self, p: Part, facts: Facts) -> Cut | None:
         """Return a cut of which `p` is a part, where all others are cut less."""
+        if p.size == 0:
+            return None
         if p in self.parts:
             return self
         for k, q in enumerate(self.parts):
@@ -88,8 +90,8 @@ def _around(p: Part, q: Part, facts: Facts) -> tuple[Part, ...] | None:
         right = dims.add(q.stop, dims.mul(p.stop, -1))
         if not (facts.proves(left) and facts.proves(right)):
             return None
-        found = (Part(q.start, left), p, Part(p.stop, right))
-        return tuple(x for x in found if x.size != 0)
+        three = (Part(q.start, left), p, Part(p.stop, right))
+        return tuple(x for x in three if x.size != 0)
     if not isinstance(p.step, int) or p.step < 1 or q.start != 0:
         return None
     found = tuple(
@@ -153,7 +155,37 @@ class _Cutter:
             if not bad:
                 break
             self.refused |= bad
-        return self.cut if sum(1 for _ in self.split_nodes()) <= MOST_NODES else {}
+        if sum(1 for _ in self.split_nodes()) > MOST_NODES:
+            return {}
+        useful = self.useful()
+        return {v: c for v, c in self.cut.items() if v in useful}
+
+    def useful(self) -> set[Value]:
+        """Return what is split to some end: parts are used, or zeros are not stored."""
+        found: set[Value] = set()
+        for n in reversed(self.block.nodes):
+            v = n.results[0] if n.results else None
+            if v not in self.cut:
+                continue
+            users = self.users.get(v, ())
+            if n.op.kind is Kind.ELEMENTWISE or self.is_over_number(n.operands[0]):
+                found.add(v)
+            elif any(self.uses_parts(u, v) or found & {*u.results} for u in users):
+                found.add(v)
+        return found
+
+    def is_over_number(self, x: Operand) -> bool:
+        """Tell whether writes go into a number that would be stored everywhere."""
+        maker = self.maker.get(x) if isinstance(x, Value) else None
+        if maker is not None and maker.op.kind is Kind.SCATTER:
+            return maker.result in self.cut and self.is_over_number(maker.operands[0])
+        return maker is not None and maker.op is FULL
+
+    def uses_parts(self, u: Node, v: Value) -> bool:
+        """Tell whether a user computes with the parts of a value."""
+        if u.op.kind is Kind.REDUCTION:
+            return sums(u, self.cut[v].axis)
+        return self.cut_by(u, v) is not None
 
     def split_nodes(self) -> Iterator[Node]:
         """Yield the elementwise nodes that are split."""
@@ -281,18 +313,19 @@ class _Splitter(Rewriter):
         super().__init__(f, {SLICE: RULES[SLICE]}, (view_of_full, number_for_full))
         self.cuts = cuts
         self.parts: dict[Value, list[Operand]] = {}
-        self.rest: dict[Value, tuple[Value, frozenset[Part]]] = {}
+        # What a value was written into, and the parts that were not written.
+        self.rest: dict[Value, tuple[Value, set[Part]]] = {}
 
     def operand(self, x: Operand) -> Operand:
         if isinstance(x, Value) and x in self.parts and x not in self.values:
             self.values[x] = self.joined(x)
         return super().operand(x)
 
-    def joined(self, v: Value) -> Operand:
+    def joined(self, v: Value) -> Any:
         """Write the parts of a value into memory."""
         cut, t = self.cuts[v], v.type
-        base, rest = self.rest.get(v, (None, frozenset()))
-        whole: Any = base
+        whole: Any
+        whole, rest = self.rest.get(v, (None, set()))
         if whole is None:
             whole = self.apply(OPS["empty"], (), {"shape": t.shape, "dtype": t.dtype})
         scatter = OPS[SLICE.scatter or ""]
@@ -306,13 +339,13 @@ class _Splitter(Rewriter):
 
     def node(self, n: Node) -> None:
         self.loc = n.loc
-        for x in set(values_of(n)) if n.regions else ():
-            self.operand(x)  # what the regions use is made in front of the node
+        for used in dict.fromkeys(values_of(n)) if n.regions else ():
+            self.operand(used)  # what the regions use is made in front of the node
         if len(n.results) == 1 and n.result in self.cuts:
             make = self.scatter if n.op.kind is Kind.SCATTER else self.elementwise
             self.parts[n.result] = make(n, self.cuts[n.result])
             return
-        x = n.operands[0] if n.operands else None
+        x: Operand = n.operands[0] if n.operands else 0
         if isinstance(x, Value) and x in self.parts:
             cut = self.cuts[x]
             if n.op.kind is Kind.REDUCTION and sums(n, cut.axis):
@@ -333,7 +366,7 @@ class _Splitter(Rewriter):
     def elementwise(self, n: Node, cut: Cut) -> list[Operand]:
         shape = n.result.type.shape
         made = []
-        for k, p in enumerate(cut.parts):
+        for k in range(len(cut.parts)):
             operands = [self.at(x, shape, cut, k) for x in n.operands]
             made.append(self.apply(n.op, operands, n.attrs, hint=n.result.name))
         return made
@@ -375,30 +408,29 @@ class _Splitter(Rewriter):
             whole = self.operand(base)
             assert isinstance(whole, Value)
             made = self.definition(whole)
-            if made is None or not _is_blank(made):
-                rest = frozenset(p for p in cut.parts if p != written)
-                self.rest[n.result] = (whole, rest)
+            if made is None or made.op is not FULL:
+                self.rest[n.result] = whole, {*cut.parts} - {written}
             return [self.slice_of(whole, cut.axis, p) for p in cut.parts]
-        old = self.cuts[base]
+        old = self.cuts[base].parts
+        gone = next((q for q in old if q not in cut.parts), None)
         if base in self.rest:
             whole, rest = self.rest[base]
-            outer = {p for q in rest for p in cut.parts if p not in old.parts or p == q}
-            self.rest[n.result] = (whole, frozenset(outer - {written}))
-        found = dict(zip(old.parts, known, strict=True))
-        (split,) = [q for q in old.parts if q not in cut.parts] or [None]
-        return [
-            found[p] if p in found else self.slice_of(found[split], cut.axis, _in(p, split))
-            for p in cut.parts
-        ]
+            new = {*cut.parts} - {*old} if gone in rest else set()
+            self.rest[n.result] = whole, ((rest & {*cut.parts}) | new) - {written}
+        found = dict(zip(old, known, strict=True))
+        if gone is not None:
+            for p in cut.parts:
+                if p not in found:
+                    found[p] = self.slice_of(found[gone], cut.axis, _in(p, gone))
+        return [found[p] for p in cut.parts]
 
 
 def _is_zero(n: Node | None) -> bool:
     return n is not None and n.op is FULL and is_number(n.operands[0], 0)
 
 
-def _in(p: Part, q: Part | None) -> Part:
+def _in(p: Part, q: Part) -> Part:
     """Return where a part lies in another one."""
-    assert q is not None
     return Part(dims.add(p.start, dims.mul(q.start, -1)), p.size, p.step)
 
 
