@@ -21,6 +21,7 @@ from .jvp import jvp
 from .partition import partition
 from .parts import parts
 from .reinplace import reinplace
+from .results import results
 from .rows import rows
 from .shifts import shifts
 from .simplify import simplify
@@ -62,6 +63,7 @@ PASSES: dict[str, Pass] = {
     "unnest": unnest,
     "cancel": cancel,
     "parts": parts,
+    "results": results,
     "fuse": fuse,
     "rows": rows,
     "inline": inline,
@@ -73,6 +75,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "chains", "dce"),
     "lower": (
+        "results",
         "joins",
         "shifts",
         "unnest",
