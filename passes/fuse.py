@@ -536,12 +536,12 @@ class _Fuser:
                 self.copy_node(node, x, inner, nodes, needed, owner, u)
             return inner[v]
 
-        shown = self.shown_by_scatters(u)
+        shown = self.shown_by_roots(u)
         u.roots = [r for r in u.roots if r not in shown]
         for r in u.roots:
             copy(r)
         if len(nodes) == 1:
-            u.emitted = (self.nodes[self.at[u.roots[0]]],)
+            u.emitted = (self.nodes[self.at[u.roots[0]]], *shown.values())
             return
         results = tuple(inner[r] for r in u.roots)
         region = Block((), tuple(nodes), results)
@@ -549,14 +549,17 @@ class _Fuser:
         fused = Node(OPS["fused"], (), {}, tuple(u.roots), (region,), loc)
         u.emitted = (fused, *shown.values())
 
-    def shown_by_scatters(self, u: Unit) -> dict[Value, Node]:
-        """Return roots that are a part of another root, as views of it.
+    def shown_by_roots(self, u: Unit) -> dict[Value, Node]:
+        """Return roots that are a view or a part of another root, as views of it.
 
         What is written into a part need not be stored a second time.
         """
         found: dict[Value, Node] = {}
         for s in u.roots:
             node = self.nodes[self.at[s]]
+            if node.op.kind is Kind.VIEW and node.operands[0] in u.roots:
+                if s not in self.source.results:
+                    found[s] = node
             if node.op.kind is not Kind.SCATTER or view_of(node).kind is not Kind.VIEW:
                 continue
             new = node.operands[1]

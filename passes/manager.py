@@ -13,6 +13,7 @@ from .cancel import cancel
 from .chains import chains
 from .cse import cse
 from .dce import dce
+from .dots import dots
 from .functionalize import functionalize
 from .fuse import fuse
 from .inline import inline
@@ -58,6 +59,7 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "dots": dots,
     "joins": joins,
     "shifts": shifts,
     "unnest": unnest,
@@ -76,6 +78,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "optimize": ("simplify", "cse", "chains", "dce"),
     "lower": (
         "results",
+        "dots",
         "joins",
         "shifts",
         "unnest",

@@ -36,6 +36,7 @@ from ..ir.func import Block, Func, Node, Operand, Value, type_of, walk
 from ..ir.op import OPS, Fold, Kind
 from ..ir.types import Shape, Type
 from ..ir.verify import loop_facts
+from .cse import cse
 from .dce import dce
 from .rules import FULL, RULES, is_dim, is_number, number_for_full, view_of_full
 from .scope import values_of
@@ -108,7 +109,7 @@ def parts(f: Func) -> Func:
     updated = {f.params[j] for _, j in f.updates}
     kept = [p for p in f.params if p not in updated]
     cuts = dict(_cuts(f.body, f.size_facts(), kept))
-    return dce(_Splitter(f, cuts).func(f)) if cuts else f
+    return dce(cse(_Splitter(f, cuts).func(f))) if cuts else f
 
 
 def _part(node: Node) -> Part | None:
@@ -183,8 +184,11 @@ class _Cutter:
 
     def uses_parts(self, u: Node, v: Value) -> bool:
         """Tell whether a user computes with the parts of a value."""
+        cut = self.cut[v]
         if u.op.kind is Kind.REDUCTION:
-            return sums(u, self.cut[v].axis)
+            return sums(u, cut.axis)
+        if u.op.kind is Kind.VIEW:
+            return _part(u) in cut.parts and u.attrs["axis"] == cut.axis
         return self.cut_by(u, v) is not None
 
     def split_nodes(self) -> Iterator[Node]:
