@@ -26,6 +26,7 @@ from .results import results
 from .rows import rows
 from .shifts import shifts
 from .simplify import simplify
+from .sweeps import sweeps
 from .unnest import unnest
 from .vectorize import vectorize
 from .vjp import vjp
@@ -60,6 +61,7 @@ PASSES: dict[str, Pass] = {
     "dce": dce,
     "partition": pullback,
     "dots": dots,
+    "sweeps": sweeps,
     "joins": joins,
     "shifts": shifts,
     "unnest": unnest,
@@ -79,6 +81,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "lower": (
         "results",
         "dots",
+        "sweeps",
         "joins",
         "shifts",
         "unnest",
