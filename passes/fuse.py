@@ -69,6 +69,7 @@ from ..ir.func import (
 from ..ir.op import OPS, Fold, Kind
 from ..ir.types import Shape
 from ..ir.verify import loop_facts
+from .late import late_folds
 from .schedule import Item, in_order
 
 GROUPED = frozenset(
@@ -84,7 +85,7 @@ def fuse(f: Func) -> Func:
     known = set(f.symbols)
     for p in f.params:
         known.update(*map(symbols_of, p.type.shape), ())
-    body = _Fuser(names, f.body, f.size_facts(), frozenset(known)).block()
+    body = Fuser(names, f.body, f.size_facts(), frozenset(known)).block()
     return replace_body(f, body)
 
 
@@ -105,7 +106,7 @@ class Unit:
     emitted: tuple[Node, ...] = ()
 
 
-class _Fuser:
+class Fuser:
     """Fuses one block; regions are fused first."""
 
     def __init__(
@@ -157,7 +158,7 @@ class _Fuser:
         known = self.known
         blocks = []
         for r in node.regions:
-            fuser = _Fuser(self.names, r, facts, known)
+            fuser = Fuser(self.names, r, facts, known)
             blocks.append(fuser.block())
             if node.op.kind is Kind.WHILE:  # the body sees what the test defines
                 known = fuser.known
@@ -170,6 +171,8 @@ class _Fuser:
         self.find_hard()
         self.find_levels()
         self.sink()
+        if late_folds(self):
+            self.sink()
         units = self.units()
         self.separate(units)
         nodes = self.emit(units)

@@ -50,3 +50,18 @@ def test_infinite_and_absent_numbers() -> None:
     x = np.array([np.inf, 1.0])
     assert rg.compile(dot)(x, x) == np.inf
     assert np.isnan(rg.compile(dot)(x, np.array([0.0, 1.0])))
+
+
+def test_a_sum_waits_for_a_later_pass() -> None:
+    def loss(x: Any, w: Any) -> Any:
+        return np.sum(np.sin(x @ w)) + np.sum(w * w)
+
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(30, 20)), rng.normal(size=20)
+    both = rg.value_and_grad(rg.compile(loss), argnums=(0, 1))
+    value, (dx, dw) = both(x, w)
+    assert value == pytest.approx(loss(x, w), rel=1e-13)
+    np.testing.assert_allclose(dx, np.outer(np.cos(x @ w), w), rtol=1e-12)
+    np.testing.assert_allclose(dw, np.cos(x @ w) @ x + 2 * w, rtol=1e-11)
+    # One pass over x @ w, one for the outer product (two loops), one over w.
+    assert both.sections(x, w)["nests"].count("for ") == 4
