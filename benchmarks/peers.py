@@ -250,6 +250,134 @@ def syrk_loops(alpha: Jax, beta: Jax, c: Jax, a: Jax) -> tuple[Jax, ...]:
     return (lax.fori_loop(0, n, row, c),)
 
 
+def jacobi_2d(tsteps: int, a: Jax, b: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+
+    def smooth(x: Jax) -> Jax:
+        star = x[1:-1, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] + x[2:, 1:-1] + x[:-2, 1:-1]
+        return 0.2 * star
+
+    def step(_: Jax, state: tuple[Jax, Jax]) -> tuple[Jax, Jax]:
+        a, b = state
+        b = b.at[1:-1, 1:-1].set(smooth(a))
+        return a.at[1:-1, 1:-1].set(smooth(b)), b
+
+    return tuple(lax.fori_loop(0, tsteps, step, (a, b)))
+
+
+def heat_3d(tsteps: int, r: Jax, a: Jax, b: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+
+    def conduct(x: Jax) -> Jax:
+        mid = x[1:-1, 1:-1, 1:-1]
+        return (
+            mid
+            + r * (x[2:, 1:-1, 1:-1] - 2.0 * mid + x[:-2, 1:-1, 1:-1])
+            + r * (x[1:-1, 2:, 1:-1] - 2.0 * mid + x[1:-1, :-2, 1:-1])
+            + r * (x[1:-1, 1:-1, 2:] - 2.0 * mid + x[1:-1, 1:-1, :-2])
+        )
+
+    def step(_: Jax, state: tuple[Jax, Jax]) -> tuple[Jax, Jax]:
+        a, b = state
+        b = b.at[1:-1, 1:-1, 1:-1].set(conduct(a))
+        return a.at[1:-1, 1:-1, 1:-1].set(conduct(b)), b
+
+    return tuple(lax.fori_loop(0, tsteps, step, (a, b)))
+
+
+def fdtd_2d(tsteps: int, ex: Jax, ey: Jax, hz: Jax, source: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+
+    def step(state: tuple[Jax, ...], now: Jax) -> tuple[tuple[Jax, ...], None]:
+        ex, ey, hz = state
+        ey = ey.at[0].set(now)
+        ey = ey.at[1:].add(-0.5 * (hz[1:] - hz[:-1]))
+        ex = ex.at[:, 1:].add(-0.5 * (hz[:, 1:] - hz[:, :-1]))
+        curl = ex[:-1, 1:] - ex[:-1, :-1] + ey[1:, :-1] - ey[:-1, :-1]
+        return (ex, ey, hz.at[:-1, :-1].add(-0.7 * curl)), None
+
+    return tuple(lax.scan(step, (ex, ey, hz), source, length=tsteps)[0])
+
+
+def adi(tsteps: int, r: Jax, u: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    side, centre, n = -0.5 * r, 1.0 + r, u.shape[0]
+    one, ends = jnp.ones(n - 2), jnp.ones((n, n))
+
+    def up(state: tuple[Jax, Jax], known: Jax) -> tuple[tuple[Jax, Jax], Any]:
+        p, q = state
+        pivot = side * p + centre
+        p, q = -side / pivot, (known - side * q) / pivot
+        return (p, q), (p, q)
+
+    def down(x: Jax, pq: tuple[Jax, Jax]) -> tuple[Jax, Jax]:
+        x = pq[0] * x + pq[1]
+        return x, x
+
+    def half(u: Jax) -> Jax:
+        x = u[1:-1].T
+        known = 0.5 * r * (x[:-2] + x[2:]) + (1.0 - r) * x[1:-1]
+        pq = lax.scan(up, (0.0 * one, one), known)[1]
+        return lax.scan(down, one, pq, reverse=True)[1]
+
+    def step(_: Jax, u: Jax) -> Jax:
+        v = ends.at[1:-1, 1:-1].set(half(u))
+        return u.at[1:-1, 1:-1].set(half(v)).at[n - 1, 1:-1].set(1.0)
+
+    return (lax.fori_loop(0, tsteps, step, u),)
+
+
+def hdiff(coefficient: Jax, field: Jax, out: Jax) -> tuple[Jax, ...]:
+    from jax import numpy as jnp
+
+    lap = 4.0 * field[1:-1, 1:-1] - (
+        field[2:, 1:-1] + field[:-2, 1:-1] + field[1:-1, 2:] + field[1:-1, :-2]
+    )
+    across = lap[1:, 1:-1] - lap[:-1, 1:-1]
+    rise = field[2:-1, 2:-2] - field[1:-2, 2:-2]
+    across = jnp.where(across * rise > 0.0, 0.0, across)
+    along = lap[1:-1, 1:] - lap[1:-1, :-1]
+    rise = field[2:-2, 2:-1] - field[2:-2, 1:-2]
+    along = jnp.where(along * rise > 0.0, 0.0, along)
+    flux = across[1:] - across[:-1] + along[:, 1:] - along[:, :-1]
+    return (field[2:-2, 2:-2] - coefficient * flux,)
+
+
+def vadv(tendency: Jax, u: Jax, wind: Jax, old: Jax, forcing: Jax) -> tuple[Jax, ...]:
+    from jax import lax
+    from jax import numpy as jnp
+
+    rate = 3.0 / 20.0
+    tendency, u, wind, old, forcing = (
+        jnp.moveaxis(x, 2, 0) for x in (tendency, u, wind, old, forcing)
+    )
+    between = 0.25 * (wind[1:, 1:] + wind[1:, :-1])  # two levels
+    none = jnp.zeros_like(u[:1])
+    up, down = jnp.concatenate([between, none]), -jnp.concatenate([none, between])
+    rises = jnp.concatenate([u[1:] - u[:-1], none])
+    falls = jnp.concatenate([none, u[:-1] - u[1:]])
+    known = rate * old + forcing + tendency - 0.4 * (down * falls + up * rises)
+
+    def eliminate(state: tuple[Jax, Jax], level: Any) -> tuple[Any, Any]:
+        above, right = state
+        up, down, known = level
+        pivot = rate - 0.6 * down - 0.6 * up - 0.6 * down * above
+        above = 0.6 * up / pivot
+        right = (known - 0.6 * down * right) / pivot
+        return (above, right), (above, right)
+
+    def substitute(x: Jax, level: tuple[Jax, Jax]) -> tuple[Jax, Jax]:
+        x = level[1] - level[0] * x
+        return x, x
+
+    start = (none[0], none[0])
+    levels = lax.scan(eliminate, start, (up, down, known))[1]
+    x = lax.scan(substitute, none[0], levels, reverse=True)[1]
+    return (jnp.moveaxis(rate * (x - old), 0, 2),)
+
+
 PEERS = (
     Peer(cholesky, lambda n: (n,), cholesky_loops),
     Peer(lu, lambda n: (n,)),
@@ -258,13 +386,22 @@ PEERS = (
     Peer(trmm, lambda n: (n, n), trmm_loops),
     Peer(syrk, lambda n: (n, n), syrk_loops),
     Peer(durbin, lambda n: (n,)),
+    Peer(jacobi_2d, lambda n: (50, n)),
+    Peer(fdtd_2d, lambda n: (50, n, n)),
+    Peer(heat_3d, lambda n: (20, n // 5)),
+    Peer(adi, lambda n: (10, n)),
+    Peer(hdiff, lambda n: (n, n, 20)),
+    Peer(vadv, lambda n: (n // 2, n // 2, 40)),
 )
 
 
 def jax_gradient(
-    function: Callable[..., tuple[Jax, ...]], wrt: tuple[int, ...]
+    function: Callable[..., tuple[Jax, ...]], wrt: tuple[int, ...], args: Args
 ) -> Callable[..., Any]:
-    """Return `f(weights, *args)`, value and gradient by JAX, compiled."""
+    """Return `f(weights, *args)`, value and gradient by JAX, compiled.
+
+    JAX compiles numbers of steps in.
+    """
     import jax
     from jax import numpy as jnp
 
@@ -274,7 +411,9 @@ def jax_gradient(
         results = function(*args)
         return sum(jnp.sum(w * r) for w, r in zip(weights, results, strict=True))
 
-    both = jax.jit(jax.value_and_grad(objective, argnums=tuple(k + 1 for k in wrt)))
+    steps = tuple(k + 1 for k, x in enumerate(args) if isinstance(x, int))
+    gradient = jax.value_and_grad(objective, argnums=tuple(k + 1 for k in wrt))
+    both = jax.jit(gradient, static_argnums=steps)
     return lambda *args: jax.block_until_ready(both(*args))
 
 
@@ -287,7 +426,7 @@ def child(name: str, n: int) -> dict[str, float]:
     ours = rg.value_and_grad(
         rg.compile(program.objective()), argnums=tuple(k + 1 for k in wrt)
     )
-    forms = {f: jax_gradient(g, wrt) for f, g in peer.forms(n).items()}
+    forms = {f: jax_gradient(g, wrt, args) for f, g in peer.forms(n).items()}
     calls = {"ours": partial(ours, weights, *args)}
     calls |= {name: partial(f, weights, *args) for name, f in forms.items()}
     first, found = {}, {}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..ir.dims import Symbol
 from ..ir.func import Func
-from ..runtime import cache, progress
 
 if TYPE_CHECKING:
     from .binder import Kernel
+    from .variants import Source
 
-__all__ = ["build", "key_of", "saved"]
-RECIPE = ".recipe"
+__all__ = ["build", "key_of", "source"]
 
 
 def build(
@@ -22,11 +23,13 @@ def build(
     *,
     name: str | None = None,
     precise: bool = False,
-    key: str | None = None,
+    sizes: Mapping[Symbol, int] | None = None,
 ) -> Kernel:
-    """Compile a pure Func into a callable kernel; keep its recipe under a key.
+    """Compile a pure Func into a callable kernel.
 
     A `precise` one calls the C library's elementary functions, which are scalar.
+    `sizes` are those of the first call, if they are known: it is compiled for small or
+    for large arrays first.
 
     >>> import numpy as np
     >>> from ..ir.text import parse
@@ -36,38 +39,23 @@ def build(
     >>> build(parse(text + "  return %s" + chr(10) + "}"), name="f")([np.ones(3)])
     [np.float64(3.0)]
     """
-    from .binder import assemble, describe  # only here: Numba's import takes long
-    from .kernels import lower
-    from .nests import drop_unused
-    from .recipe import to_bytes
-
-    progress.stage("loop nests")
-    program = lower(func, name or func.name)
-    drop_unused(program)
-    if precise:
-        program.scalars = "precise"
-    recipe = describe(program, [p.type.ndim for p in func.params])
-    kernel = assemble(recipe)
-    data = to_bytes(recipe) if key is not None else None
-    if key is not None and data is not None:
-        cache.store(key, RECIPE, data)
-    return kernel
+    return source(lambda: func, name=name, precise=precise).first(sizes)
 
 
-def saved(key: str) -> Kernel | None:
-    """Return the kernel whose recipe was kept under a key, None where there is none."""
-    data = cache.fetch(key, RECIPE)
-    if data is None:
-        return None
-    from .binder import assemble
-    from .recipe import from_bytes
+def source(
+    func: Callable[[], Func],
+    *,
+    name: str | None = None,
+    precise: bool = False,
+    key: str | None = None,
+) -> Source:
+    """Return what makes the variants of a kernel; their recipes are kept under a key.
 
-    try:
-        recipe = from_bytes(data)
-    except Exception:  # whole, but no recipe: the cache is never why a call fails
-        cache.discard(key, RECIPE)
-        return None
-    return assemble(recipe)
+    `func` is called where a recipe is missing.
+    """
+    from .variants import Source  # only here: Numba's import takes long
+
+    return Source(func, name, precise, key)
 
 
 def key_of(*what: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ir import dims
 from ..ir.dims import Symbol
-from ..ir.errors import MutationError
+from ..ir.errors import InternalError, MutationError
 from ..ir.types import DType
 from ..runtime.pool import ALIGNED, WRITEABLE, Results
 from .compile import compile_entry
@@ -45,6 +45,12 @@ class Kernel:
     compiled: Any = field(repr=False)
     caller: Caller = field(repr=False)
     space: dict[str, Any] = field(repr=False)  # what the caller's text names
+    fits: Callable[[Sequence[Any], Sequence[int]], bool] = field(repr=False)
+    other: Callable[[], Kernel] = field(repr=False)
+
+    def variant(self, args: Sequence[Any], symbols: Sequence[int] = ()) -> Kernel:
+        """Return the kernel that these arguments are for; see `variants`."""
+        return self if self.fits(args, symbols) else self.other()
 
     def __call__(self, args: Sequence[Any], symbols: Sequence[int] = ()) -> list[Any]:
         return self.call(args, symbols)
@@ -161,8 +167,17 @@ def describe(p: Program, ndims: Sequence[int]) -> Recipe:
     )
 
 
-def assemble(r: Recipe) -> Kernel:
-    """Compile or load the native code of a kernel, and the function that calls it."""
+def assemble(r: Recipe, other: Callable[[], Kernel] | None = None) -> Kernel:
+    """Compile or load the native code of a kernel, and the function that calls it.
+
+    `other` returns the kernel for sizes that this one is not for.
+    """
+
+    def rest() -> Kernel:
+        if other is None:
+            raise InternalError(f"{r.name}: there is no kernel for these sizes")
+        return other()
+
     types = tuple(map(numba_type, r.signature))
     compiled = compile_entry(
         r.source, "entry", types, uses_blas=r.uses_blas, kernel=True
@@ -180,10 +195,22 @@ def assemble(r: Recipe) -> Kernel:
         "constants": r.constants,
         "fail": _failing(r.failures),
         "read_only": _read_only,
+        "other": lambda args, symbols: rest().call(args, symbols),
     }
     exec(compile(written(r.caller), f"<call of {r.name}>", "exec"), space)
     call, scratch = space["call"], space["scratch"]
-    return Kernel(r.name, r.source, r.nests, call, scratch, compiled, r.caller, space)
+    return Kernel(
+        r.name,
+        r.source,
+        r.nests,
+        call,
+        scratch,
+        compiled,
+        r.caller,
+        space,
+        space["fits"],
+        rest,
+    )
 
 
 def _failing(failures: Sequence[Failure]) -> Callable[[int], None]:
@@ -252,6 +279,8 @@ def _caller(p: Program) -> Caller:
         body=tuple(body),
         tail=tuple(tail),
         results=tuple(results),
+        checks=_failed(p),
+        fits=_fits(p),
         scratch=" + ".join(slots) or "0",
     )
 
@@ -289,9 +318,18 @@ def _entered(p: Program, call: Sequence[str], arena: bool) -> Iterator[str]:
     yield f"{', '.join(['status', *extra])} = entry({', '.join(call)})"
     if arena:
         yield "give(arena)"
-    if p.failures:
-        yield "if status:"
-        yield "    fail(status)"
+
+
+def _failed(p: Program) -> tuple[str, ...]:
+    return ("if status:", "    fail(status)") if p.failures else ()
+
+
+def _fits(p: Program) -> str:
+    """Write whether a kernel is for the sizes of a call; "" where it is for all."""
+    if p.limit is None:
+        return ""
+    units, enough, large = p.limit
+    return f"{dim_text(units)} {'>=' if large else '<'} {enough}"
 
 
 def _sizes(p: Program) -> list[tuple[str, int, int]]:
@@ -303,6 +341,8 @@ def _sizes(p: Program) -> list[tuple[str, int, int]]:
                 needed |= dims.symbols_of(d)
     for size, _ in arena_slots(p):
         needed |= dims.symbols_of(size)
+    if p.limit is not None:
+        needed |= dims.symbols_of(p.limit[0])
     return [(name_of(s), k, axis) for s, k, axis in p.sizes if s in needed]
 
 

@@ -28,8 +28,8 @@ import llvmlite
 import numba
 import numpy as np
 
-from ..runtime import blas, cache, memory, progress, vecmath
-from . import frontend, split
+from ..runtime import blas, cache, forkjoin, memory, progress, vecmath
+from . import frontend, parts, split
 
 NATIVE, SOURCE = ".native", ".py"
 # What generated code sees as a change of Numba's behaviour, beside its version.
@@ -102,7 +102,8 @@ def surroundings() -> str:
     codegen = _registry.cpu_target.target_context.codegen()
     # Whatever generated code may call is part of it, imported here or not.
     runtime = sorted(Path(memory.__file__).parent.glob("*.py"))
-    files = [*runtime, *map(Path, (__file__, frontend.__file__, split.__file__))]
+    ours_too = (__file__, frontend.__file__, parts.__file__, split.__file__)
+    files = [*runtime, *map(Path, ours_too)]
     ours = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     settings = [getattr(numba.core.config, name, None) for name in SETTINGS]
     versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version)
@@ -151,8 +152,10 @@ def _fill(module: ModuleType, source: str, filename: str, entry: str | None) -> 
             exec(compile(source, filename, "exec"), vars(module))
         else:
             tree, syntax = frontend.stubbed(source, entry)
+            own = parts.parts_of(tree, syntax)
             exec(compile(tree, filename, "exec"), vars(module))
             getattr(module, entry).syntax = syntax
+            vars(module).update(own)
     except BaseException:
         del sys.modules[module.__name__]
         raise
@@ -245,6 +248,8 @@ def compile_entry(
             return known
         if uses_blas:
             blas.register()
+        if kernel and parts.has_parts(source):
+            forkjoin.register()
         filename = _show_source(key, source)
         module = _module(key, filename)
         result = _load(key)

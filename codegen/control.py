@@ -206,7 +206,11 @@ def loop(low: Lowering, node: Node) -> None:
     low.facts = facts
     counts = _counted(low, turns, body)
     around = Loop(index, a["start"], a["stop"], step, body)
-    low.body.extend([around] if turns else improved(low, around, facts))
+    found = [around] if turns else improved(low, around, facts)
+    for s in found:
+        if isinstance(s, Loop):
+            s.ordered = True
+    low.body.extend(found)
     _turn_back(low, turns, counts)
     _define(low, node.results, carries)
 

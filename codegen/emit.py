@@ -20,6 +20,7 @@ from ..ir.dims import Dim, Expr, Symbol
 from ..ir.types import BOOL, F64, I64, DType
 from .invariants import Invariants
 from .nests import (
+    OTHER,
     Allocate,
     Apply,
     At,
@@ -36,6 +37,7 @@ from .nests import (
     Load,
     Loop,
     Move,
+    Parallel,
     Program,
     Reg,
     Rotate,
@@ -51,20 +53,24 @@ from .nests import (
 
 SCALARS = {"abs": "absolute"}  # templates that bear a builtin's name
 _CALL = re.compile(r"\b([a-z_]\w*)\(")
-_NAME = re.compile(r"[a-z]\w*")
+_NAME = re.compile(r"\b[a-z]\w*")
 _FLOAT = re.compile(r"(?<![\w.])\d+\.\d+(?:e[-+]?\d+)?")
 MEMORY = (
-    "address cast convert copy fill grown load offset part pointer reassoc_add size "
-    "store stride"
+    "address cast convert copy fill freed grown load offset part pointer reassoc_add "
+    "size stack store stride taken"
 )
-ALIGN = 64  # bytes, of every buffer in the arena
-
 HEADER = (
     f"from retrograde.runtime.memory import {', '.join(MEMORY.split())}",
     "from numpy import bool_, empty, float32, float64, int8, int16, int32, int64",
     "from numpy import uint8, uint16, uint32, uint64",
     "from numpy import inf, nan",
 )
+
+_ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|\+=|in) ", re.MULTILINE)
+GLOBALS = frozenset(_NAME.findall("\n".join(HEADER))) | frozenset(
+    "for in range while if else pass break return not min max and or True False".split()
+)
+ALIGN = 64  # bytes, of every buffer in the arena
 
 
 def type_name(dtype: DType) -> str:
@@ -105,6 +111,9 @@ def _atom(a: Any) -> str:
     assert isinstance(a, DimCall)
     args = [dim_text(x) for x in a.args]
     if a.kind == "floordiv":
+        by = a.args[1]
+        if isinstance(by, int) and by > 0 and by & (by - 1) == 0:
+            return f"(({args[0]}) >> {by.bit_length() - 1})"  # has no branch
         return f"(({args[0]})//({args[1]}))"
     text = args[0]
     for x in args[1:]:
@@ -122,6 +131,7 @@ class Emitter:
         self.total = max(p.scopes, 1)
         self.failed = "return %d"
         self.uses_blas = False
+        self.parts: list[list[str]] = []  # functions that run on several threads
         self.shared: dict[Dim, str] = {}
         self.offsets = 0
         sizes, steps = (s for s, _, _ in p.sizes), (s.symbol for s in p.steps)
@@ -151,7 +161,8 @@ class Emitter:
             *tail,
             done,
         ]
-        return "\n".join([*HEADER, *imports, *constants, "", *body, ""])
+        parts = [line for part in self.parts for line in part]
+        return "\n".join([*HEADER, *imports, *constants, "", *parts, *body, ""])
 
     def returned(self) -> list[Reg | Buffer]:
         """Return what leaves by the return value: registers and local arrays."""
@@ -184,12 +195,23 @@ class Emitter:
         arena = list(self.arena())
         named = self.invariants.names.items()
         fixed = [f"    {name_of(s)} = {dim_text(d)}" for d, s in named]
+        yield from self.limited()
         yield from self.steps([*body, *fixed])
         yield from fixed
         for b in self.p.buffers:
             if b.place in ("param", "result", "constant"):
                 yield f"    p_{b.name} = pointer({b.name})"
+            if b.place == "stack":
+                yield f"    p_{b.name} = stack({b.size}, {type_name(b.dtype)})"
         yield from arena
+
+    def limited(self) -> Iterator[str]:
+        """Leave to the other variant what has too little or too much work."""
+        if self.p.limit is not None:
+            units, number, least = self.p.limit
+            sign = "<" if least else ">="
+            yield f"    if {dim_text(units)} {sign} {number}:"
+            yield f"        {self.failed % OTHER}"
 
     def arena(self) -> Iterator[str]:
         slots = arena_slots(self.p)
@@ -268,6 +290,8 @@ class Emitter:
                 )
             case Loop():
                 yield from self.loop(s, indent)
+            case Parallel():
+                yield from self.parallel(s, indent)
             case While():
                 yield f"{indent}while True:"
                 yield from self.lines(s.test, indent + "    ")
@@ -318,8 +342,8 @@ class Emitter:
         i = name_of(s.index)
         deeper = indent + "    "
         if s.block:
-            stop = self.text(s.stop)
-            yield f"{indent}for {i}b in range(0, {stop}, {s.block}):"
+            start, stop = self.text(s.start), self.text(s.stop)
+            yield f"{indent}for {i}b in range({start}, {stop}, {s.block}):"
             yield from self.lines(s.opening, deeper)
             yield f"{deeper}for {i} in range({i}b, min({i}b + {s.block}, {stop})):"
             yield from self.lines(s.body, deeper + "    ")
@@ -334,6 +358,38 @@ class Emitter:
         yield from self.lines(s.body, deeper)
         if not s.body:
             yield f"{deeper}pass"
+
+    def parallel(self, s: Parallel, indent: str) -> Iterator[str]:
+        """Print a part of the kernel as a function of its own, and its call."""
+        outer, self.failed = self.failed, "return %d"
+        sizes = [f"{self.text(b.size)}, {type_name(b.dtype)}" for b in s.own]
+        rows = [f"p_{b.name}" for b in s.own]
+        lines = [
+            *(f"    {p} = taken({n})" for p, n in zip(rows, sizes, strict=True)),
+            *self.lines(s.body, "    "),
+            *(f"    freed({p})" for p in rows),
+            "    return 0",
+        ]
+        self.failed = outer
+        own = [name_of(s.index)]
+        text = "\n".join(lines)
+        assigned = set(_ASSIGNED.findall(text))
+        free = dict.fromkeys(_NAME.findall(text))
+        given = [x for x in free if x not in assigned and x not in own]
+        given = [x for x in given if x not in self.globals()]
+        name = f"part_{len(self.parts)}"
+        self.parts.append([f"def {name}({', '.join([*own, *given])}):", *lines, ""])
+        call = f"parallel({', '.join([name, self.text(s.count), *given])})"
+        if any(isinstance(x, Check) for x in every(s.body)):
+            yield f"{indent}failed = {call}"
+            yield f"{indent}if failed != 0:"
+            yield f"{indent}    {self.failed.replace('%d', 'failed')}"
+        else:
+            yield f"{indent}{call}"
+
+    def globals(self) -> set[str]:
+        """Return the names of the module, and those of the language."""
+        return {*GLOBALS, *self.functions, *self.constants.values()}
 
     def call(self, s: Call) -> str:
         module, _, name = s.function.partition(".")

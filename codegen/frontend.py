@@ -12,6 +12,11 @@ Meaning stays Numba's: each operator and each call is resolved by its typing con
 written by its implementation, once per function and types of arguments. What is not in
 the language is refused.
 
+`failed = parallel(part_0, chunks, a, b)` calls a function of the same source for every
+chunk, on several threads (`runtime.threads`). It is a function beside the kernel's own,
+with Numba's calling convention, and reads the arguments from a struct on the caller's
+stack. The first of its own is the number of the chunk.
+
 A name that is assigned once and read only in its own block (or deeper) is an SSA value.
 Other names, and those that own memory, have a slot on the stack, which LLVM promotes.
 """
@@ -29,7 +34,8 @@ from typing import Any
 import numba
 
 from ..runtime import scalar
-from . import split
+from . import parts, split
+from .parts import PARALLEL
 
 # Numba's internals are untyped Python to mypy.
 types: Any = numba.types
@@ -49,6 +55,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
+    ast.RShift: operator.rshift,
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
@@ -141,7 +148,12 @@ class Typing:
     """The types of one function: of its names, its calls and its result."""
 
     def __init__(
-        self, context: Any, entry: ast.FunctionDef, space: Any, args: tuple[Type, ...]
+        self,
+        context: Any,
+        entry: ast.FunctionDef,
+        space: Any,
+        args: tuple[Type, ...],
+        caller: Typing | None = None,
     ) -> None:
         self.context = context
         self.space = space
@@ -153,8 +165,10 @@ class Typing:
         self.indices: set[str] = set()
         self.calls: dict[ast.AST, Call] = {}
         self._scopes: list[set[str]] = [set(self.args)]
-        self._known: dict[tuple[Any, ...], Call] = {}
-        self._globals: dict[str, Type] = {}
+        self.parts: dict[ast.AST, Typing] = {}
+        # Resolved once for a kernel and its parts.
+        self._known: dict[tuple[Any, ...], Call] = caller._known if caller else {}
+        self._globals: dict[str, Type] = caller._globals if caller else {}
         self._returned: list[Type] = []
         self._block(entry.body)
         self.result = context.unify_types(*self._returned)
@@ -232,11 +246,23 @@ class Typing:
         if isinstance(x, ast.Name):
             return self._read(x.id)
         function, operands = _call(x)
+        if function == PARALLEL:
+            return self._parallel(x, operands)
         args = [self.of(a) for a in operands]
         for a, t in zip(operands, args, strict=True):
             if owns(t) and not isinstance(a, ast.Name):
                 raise _refuse(x, "memory without a name")
         return self._call(x, function, args)
+
+    def _parallel(self, x: ast.expr, operands: list[ast.expr]) -> Type:
+        part, *rest = operands
+        given = [types.unliteral(self.of(a)) for a in rest]
+        if not isinstance(part, ast.Name) or any(map(owns, given)):
+            raise _refuse(x, "not a part with numbers and pointers")
+        syntax = self.value(part.id)
+        args = (types.int64, *given[1:])
+        self.parts[x] = Typing(self.context, syntax, self.space, args, self)
+        return types.int64
 
     def _read(self, name: str) -> Type:
         if name not in self.names:
@@ -274,10 +300,15 @@ class Lower(_BaseLower):  # type: ignore[misc]
 
     def lower_normal_function(self, fndesc: Any) -> None:
         typing: Typing = fndesc.typemap[Typing]
-        self.typing = typing
         self.setup_function(fndesc)
         args = self.extract_function_arguments()
         self.pre_lower()
+        self.body(typing, args)
+        self.post_lower()
+
+    def body(self, typing: Typing, args: list[Value]) -> None:
+        """Write a whole function."""
+        self.typing = typing
         self.values: dict[str, Value] = dict(zip(typing.args, args, strict=True))
         self.slots = {
             name: cgutils.alloca_once(
@@ -293,14 +324,13 @@ class Lower(_BaseLower):  # type: ignore[misc]
         )
         self.after: list[Any] = []  # of each loop, the block that follows it
         self.leave = self.function.append_basic_block("leave")
-        self.block(fndesc.typemap[ast.FunctionDef].body)
+        self.block(typing.syntax.body)
         self.builder.position_at_end(self.leave)
         for name, slot in self.slots.items():
             self.drop(typing.names[name], self.builder.load(slot))
         value = self.builder.load(self.result)
         value = self.context.get_return_value(self.builder, typing.result, value)
         self.call_conv.return_value(self.builder, value)
-        self.post_lower()
 
     # Owned memory -----------------------------------------------------------------
 
@@ -424,6 +454,8 @@ class Lower(_BaseLower):  # type: ignore[misc]
             return self.constant(self.typing.of(literal), literal.value)
         if isinstance(x, ast.Name):
             return self.read(x.id)
+        if x in self.typing.parts:
+            return types.int64, parts.call(self, x)
         return self.call(x, [self.expression(a) for a in _call(x)[1]])
 
     def constant(self, t: Type, value: Any) -> tuple[Type, Value]:
@@ -464,7 +496,7 @@ class Types(_machinery.FunctionPass):  # type: ignore[misc]
         stub = state.func_id.func
         typing = Typing(state.typingctx, stub.syntax, stub.__globals__, state.args)
         named = {f"arg.{name}": t for name, t in typing.args.items()}
-        state.typemap = {Typing: typing, ast.FunctionDef: stub.syntax, **named}
+        state.typemap = {Typing: typing, **named}
         state.return_type = typing.result
         state.calltypes = {}
         return True
@@ -496,11 +528,10 @@ class Compiler(_Compiler):  # type: ignore[misc]
 def stubbed(source: str, entry: str) -> tuple[ast.Module, ast.FunctionDef]:
     """Return a module whose `entry` does nothing, and the syntax of the true one."""
     tree = ast.parse(source)
-    found = {
-        s.name: k for k, s in enumerate(tree.body) if isinstance(s, ast.FunctionDef)
-    }
-    true = tree.body[found[entry]]
-    assert isinstance(true, ast.FunctionDef)
+    found = {s.name: s for s in tree.body if isinstance(s, ast.FunctionDef)}
+    true = found[entry]
     stub = ast.FunctionDef(entry, true.args, [ast.Pass()], [])
-    tree.body[found[entry]] = ast.fix_missing_locations(ast.copy_location(stub, true))
+    tree.body[tree.body.index(true)] = ast.fix_missing_locations(
+        ast.copy_location(stub, true)
+    )
     return tree, true

@@ -598,6 +598,7 @@ def lower(f: Func, name: str) -> Program:
         low.scopes,
         [s for steps in low.rows.steps.values() for s in steps],
         low.rows.final(),
+        low.facts,
     )
 
 

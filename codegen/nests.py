@@ -8,11 +8,11 @@ Offsets into buffers are dims, in elements, over sizes, loop indices and integer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from ..ir.dims import Dim, Symbol
+from ..ir.dims import Dim, Facts, Symbol
 from ..ir.errors import Location, RetrogradeError
 from ..ir.types import DType, short
 
@@ -25,7 +25,8 @@ class Buffer:
 
     `place` says who owns it: "param" and "result" are arrays of the caller, "arena" a
     part of the call's scratch memory, "local" an allocation in the middle of the
-    program because its size is not known before, "constant" data of the program.
+    program because its size is not known before, "stack" a few elements, "constant"
+    data of the program.
     """
 
     name: str
@@ -48,6 +49,8 @@ class Buffer:
     def eldest(self) -> Buffer:
         return self if self.kin is None else self.kin.eldest()
 
+
+OTHER = -1  # what a kernel returns whose sizes are those of its other variant
 
 # ---------------------------------------------------------------- scalars
 
@@ -175,6 +178,21 @@ class Loop:
     block: int = 0
     opening: list[Statement] = field(default_factory=list)
     closing: list[Statement] = field(default_factory=list)
+    ordered: bool = False  # a loop of the program, not of a nest
+
+
+@dataclass(eq=False, slots=True)
+class Parallel:
+    """Run the body for index 0 to count - 1, in any order and several at once.
+
+    Registers that the body sets are its own, and so are the buffers `own`; it returns
+    nothing but through other memory.
+    """
+
+    index: Symbol
+    count: Dim
+    body: list[Statement]
+    own: list[Buffer] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
@@ -263,6 +281,7 @@ Statement: TypeAlias = (
     | Bind
     | Store
     | Loop
+    | Parallel
     | While
     | If
     | Check
@@ -302,6 +321,10 @@ class Program:
     scopes: int = 0
     steps: list[Step] = field(default_factory=list)
     layouts: dict[int, str] = field(default_factory=dict)  # of parameters not packed
+    facts: Facts = field(default_factory=Facts)  # of its symbols
+    # Units of work, a number of them, and whether there must be as many: else the
+    # kernel returns OTHER at once.
+    limit: tuple[Dim, int, bool] | None = None
     scalars: str = "scalar"  # the module of `runtime` with its scalar functions
 
 
@@ -339,12 +362,29 @@ def inner(s: Statement) -> Sequence[list[Statement]]:
     match s:
         case Loop():
             return (s.opening, s.body, s.closing)
+        case Parallel():
+            return (s.body,)
         case While():
             return (s.test, s.body)
         case If():
             return (s.then, s.orelse)
         case _:
             return ()
+
+
+def copied(s: Statement) -> Statement:
+    """Return a copy of a statement and of those inside it."""
+    s = replace(s)
+    match s:
+        case Loop():
+            s.opening, s.body, s.closing = (list(map(copied, x)) for x in inner(s))
+        case Parallel():
+            s.body = list(map(copied, s.body))
+        case While():
+            s.test, s.body = (list(map(copied, x)) for x in inner(s))
+        case If():
+            s.then, s.orelse = (list(map(copied, x)) for x in inner(s))
+    return s
 
 
 def every(body: list[Statement]) -> Iterator[Statement]:
@@ -395,6 +435,20 @@ def rewrite_dims(x: Scalar, change: Callable[[Dim], Dim]) -> Scalar:
             return Apply(x.template, args, x.dtype)
         case Cast():
             return Cast(rewrite_dims(x.arg, change), x.dtype)
+        case _:
+            return x
+
+
+def rewrite_loads(x: Scalar, loads: Mapping[Buffer, Load]) -> Scalar:
+    """Replace the loads of some buffers in a tree."""
+    match x:
+        case Load():
+            return loads.get(x.buffer, x)
+        case Apply():
+            args = tuple(rewrite_loads(a, loads) for a in x.args)
+            return Apply(x.template, args, x.dtype)
+        case Cast():
+            return Cast(rewrite_loads(x.arg, loads), x.dtype)
         case _:
             return x
 
@@ -463,6 +517,9 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
                 if s.block:
                     yield f"{indent}  per block"
                     yield from _lines(s.closing, deeper + "  ")
+            case Parallel():
+                yield f"{indent}parallel {s.index} in 0..{s.count}"
+                yield from _lines(s.body, deeper)
             case While():
                 yield f"{indent}while"
                 yield from _lines(s.test, deeper)

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..ir import errors
 from ..ir.errors import Location, RetrogradeError
-from .nests import Failure
+from .nests import OTHER, Failure
 
 # A type of the entry's signature: dtype, number of dimensions, layout, read-only; of a
 # number, the dtype.
@@ -40,7 +40,9 @@ class Caller:
     writes back, and `results` are expressions. `params` name the arguments, of which
     those in `arrays` are arrays, and those in `written` are written. `sizes` are
     variables of the body with the argument and the axis that they are the size of;
-    `allocated` are results that `body` allocates, with dtype and shape.
+    `allocated` are results that `body` allocates, with dtype and shape. `checks` raises
+    what the entry has found; `fits` says whether the kernel is for the sizes of a call,
+    and is empty where it is for all.
     """
 
     params: tuple[str, ...]
@@ -54,6 +56,8 @@ class Caller:
     body: tuple[str, ...]
     tail: tuple[str, ...]
     results: tuple[str, ...]
+    checks: tuple[str, ...]
+    fits: str
     scratch: str
 
 
@@ -133,15 +137,21 @@ def _read_failure(x: Any) -> Failure:
     return Failure(error, message, Location(*place) if place else None, rule, more)
 
 
+def unfit(result: str) -> tuple[str, ...]:
+    """Write what is returned where the entry says that it is not for these sizes."""
+    return (f"if status == {OTHER}:", f"    return {result}")
+
+
 def written(caller: Caller) -> str:
-    """Return the module that defines `call(args, symbols)` and `scratch`."""
+    """Return the module that defines `call(args, symbols)`, `scratch` and `fits`."""
     taken = [
         f"    {', '.join(names)}, = {what}"
         for names, what in ((caller.params, "args"), (caller.symbols, "symbols"))
         if names
     ]
     sizes = [f"{s} = a{k}.shape[{axis}]" for s, k, axis in caller.sizes]
-    inside = [*caller.head, *sizes, *caller.body, *caller.tail]
+    other = unfit("other(args, symbols)") if caller.fits else ()
+    inside = [*caller.head, *sizes, *caller.body, *other, *caller.checks, *caller.tail]
     lines = [
         *caller.setup,
         "def call(args, symbols):",
@@ -152,6 +162,10 @@ def written(caller: Caller) -> str:
         *taken,
         *(f"    {line}" for line in sizes),
         f"    return {caller.scratch}",
+        "def fits(args, symbols):",
+        *(taken if caller.fits else ()),
+        *(f"    {line}" for line in (sizes if caller.fits else ())),
+        f"    return {caller.fits or True}",
         "",
     ]
     return "\n".join(lines)

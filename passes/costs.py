@@ -18,9 +18,11 @@ from ..ir.types import Type
 USUAL_SIZE = 64
 # Writing an element to a tape and reading it back, in units of simple operations.
 TAPE_COST = 4.0
+# An element of what is no part of a loop nest: read, written, and read again.
+PASS_COST = 5.0
 HUGE = 1e100
 FREE = frozenset({Kind.VIEW, Kind.CREATION, Kind.COPY, Kind.SIZE})
-NEVER_AGAIN = frozenset({Kind.RANDOM, Kind.ROUTINE, Kind.EXTERN})
+NEVER_AGAIN = frozenset({Kind.RANDOM, Kind.EXTERN})
 
 
 def estimate(d: Dim) -> float:
@@ -51,9 +53,18 @@ def work(nodes: Iterable[Node]) -> float:
         if node.op.kind not in FREE and not node.regions:
             xs = [x.type for x in node.operands if isinstance(x, Value)]
             size = max(map(elements, (*xs, *(v.type for v in node.results))), default=1)
-            each = node.op.cost / 8 if node.op.kind is Kind.ELEMENTWISE else 4.0
-            total += size * each
+            total += size * _each(node)
     return total
+
+
+def _each(node: Node) -> float:
+    """Estimate the operations per element of a node's largest array."""
+    match node.op.kind:
+        case Kind.ELEMENTWISE:
+            return node.op.cost / 8
+        case Kind.ROUTINE:
+            return float(USUAL_SIZE)
+    return PASS_COST
 
 
 def saved_cost(t: Type) -> float:

@@ -27,7 +27,7 @@ from .scope import (
     mentioned,
     with_operands,
 )
-from .tape import Sources
+from .sources import Needed, Sources
 from .vjp import Reversed, Step
 
 CHEAP = 2  # the cost of an elementwise op up to which it is computed again
@@ -138,11 +138,17 @@ class _Residuals(Sources):
     def saving(self, v: Value) -> float:
         return TAPE_COST * elements(v.type)
 
-    def _want(self, x: Value | Symbol) -> None:
-        if isinstance(x, Value):
-            super()._want(x)
-        elif x in self.counts:
-            self.symbols.setdefault(x)
+    def is_local(self, x: Needed) -> bool:
+        """Tell whether something must be saved or made; symbols are handed over."""
+        return isinstance(x, Value) and super().is_local(x)
+
+    def want(self, back: Reversed) -> None:
+        """Choose sources, and note the symbols that are needed."""
+        super().want(back)
+        needs: list[Needed] = [*mentioned(back.nodes)]
+        for x in (*needs, *(x for made in self.wanted for x in made.inputs)):
+            if isinstance(x, Symbol) and x in self.counts:
+                self.symbols.setdefault(x)
 
 
 def _counts(sources: _Residuals, inputs: Sequence[Value]) -> list[Expr]:

@@ -54,6 +54,28 @@ class Range:
         gap = dims.add(self.index, dims.mul(self.start, -1))
         return dims.floordiv(gap, self.step)
 
+    def sums(self, b: ScopedBuilder, d: Dim) -> tuple[Dim, Dim] | None:
+        """Return the sum of a dim over the iterations before this one, and over all.
+
+        They are polynomials where the dim is linear in the index; None elsewhere.
+        """
+        s = dims.as_symbol(self.index)
+        if s is None or self.step not in (1, -1):
+            return None
+        first = dims.substitute(d, {s: self.start})
+        second = dims.substitute(d, {s: dims.add(self.start, self.step)})
+        rise = dims.add(second, dims.mul(first, -1))
+        position = self.position()
+        if dims.add(first, dims.mul(rise, position)) != d:
+            return None
+
+        def up_to(count: Dim) -> Dim:
+            pairs = dims.mul(count, dims.add(count, -1))
+            more = dims.floordiv(dims.mul(rise, pairs), 2)
+            return dims.add(dims.mul(first, count), more)
+
+        return up_to(position), up_to(self.trips(b))
+
     def last(self, b: ScopedBuilder) -> Dim:
         """Return the last index; start - step where there is no iteration."""
         before = dims.add(self.trips(b), -1)

@@ -14,7 +14,7 @@ free to read only if the part survives that loop, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir.access import may_fail
@@ -26,8 +26,19 @@ from .contents import Chain, Contents
 from .costs import estimate, saved_cost
 from .scope import ScopedBuilder
 
-SHARED = 0.75  # what an outer loop saves may serve several reads
+SHARED = 0.75  # what an outer loop saves may serve reads in other loops, too
 Inner = tuple[Bounds, ...]  # of the loops around a nested node, innermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a loop around has to save, and its cost per iteration of ours.
+
+    All reads of the same array pay it once.
+    """
+
+    array: object
+    cost: float
 
 
 @dataclass(slots=True)
@@ -98,9 +109,10 @@ class Reroot:
             self.left_out.add(node.result)
             return ()
         here = self.own.survives(root_of(chain), box_of(chain, inner, self.own.local))
-        price = self.price(chain, inner) if here else math.inf
-        fixed = self.fixed(chain) if hoist and price else ()
-        if fixed and saved_cost(fixed[-1].result.type) < price:
+        price = self.price(chain, inner) if here else None
+        cost = price.cost if price is not None else 0.0 if here else math.inf
+        fixed = self.fixed(chain) if hoist and cost else ()
+        if fixed and saved_cost(fixed[-1].result.type) < cost:
             return self.taken_out(chain, fixed)
         if here:
             return self.rooted(chain, self.own.final(root_of(chain)))
@@ -154,8 +166,8 @@ class Reroot:
 
     # Other ways to make a value ---------------------------------------------------
 
-    def found(self, v: Value) -> Iterator[tuple[Chain, float]]:
-        """Yield nodes that read a value from the loop's result, with their cost."""
+    def found(self, v: Value) -> Iterator[tuple[Chain, Price | None]]:
+        """Yield nodes that read a value from the loop's result, with their price."""
         chains = list(self.own.places.get(v, ()))
         if v in self.chains and root_of(self.chains[v]) in self.own.carry:
             chains.append(self.chains[v])
@@ -164,6 +176,12 @@ class Reroot:
             if self.own.survives(root_of(chain), box):
                 nodes = self.rooted(chain, self.own.final(root_of(chain)))
                 yield self.ending(nodes, v), self.price(chain, ())
+
+    def shown(self, v: Value, states: Collection[Value]) -> Iterator[Chain]:
+        """Yield views that show a value in one of some states that it was put into."""
+        for chain in self.own.places.get(v, ()):
+            if root_of(chain) in states:
+                yield self.ending(self.rooted(chain, root_of(chain)), v)
 
     def ending(self, nodes: Chain, v: Value) -> Chain:
         """Give the last node the result `v`, converted to its type."""
@@ -184,14 +202,14 @@ class Reroot:
                 return k
         return None
 
-    def reading(self, v: Value) -> float:
-        """Return the cost of reading a view of an outer loop's state."""
+    def reading(self, v: Value) -> Price | None:
+        """Return the price of reading a view of an outer loop's state."""
         chain = self.chains.get(v)
         if chain is None or root_of(chain) in self.own.carry:
-            return 0.0
+            return None
         return self.price(chain, ())
 
-    def price(self, chain: Chain, inner: Inner) -> float:
+    def price(self, chain: Chain, inner: Inner) -> Price | None:
         """Estimate, per iteration of ours, what reading a chain of views costs.
 
         Nothing, if the part survives all loops around; else an outer loop must save
@@ -204,23 +222,25 @@ class Reroot:
             loop = self.loops[k]
             if k == level:
                 if not loop.survives(root, box_of(chain, around, loop.local)):
-                    return self.amortised(chain, k)
+                    return self.amortised(root, chain, k)
                 root = loop.final(root)
                 level = self.level(root)
             if loop.bounds is not None:
                 around.append(loop.bounds)
-        return 0.0
+        return None
 
-    def amortised(self, chain: Chain, level: int) -> float:
-        saved = root_of(chain).type
+    def amortised(self, root: Value, chain: Chain, level: int) -> Price:
+        saved, views = root.type, []
         for node in chain:
             if self.varies(node, self.loops[level]):
                 break
             if any(isinstance(x, Value) for x in node.operands[1:]):
                 break
             saved = node.result.type
+            views.append(key_of(root, node))
         trips = (loop.trips() for loop in self.loops[level + 1 :])
-        return SHARED * saved_cost(saved) / math.prod(map(estimate, trips))
+        cost = SHARED * saved_cost(saved) / math.prod(map(estimate, trips))
+        return Price(tuple(views) or root, cost)
 
 
 def key_of(base: Value, view: Node) -> object:

@@ -85,7 +85,7 @@ class Unit:
     key: Key | None = None
     rank: int = 0
     reads: dict[Value, bool] = field(default_factory=dict)  # only in its own row?
-    has_rows: bool = False  # it reduces rows, or knows what is reduced
+    has_rows: bool = False  # its loops over rows and inside them cannot be one loop
 
     @property
     def inside(self) -> Sequence[Node]:
@@ -112,9 +112,8 @@ class _Rows:
         self.facts = facts
         self.source = block
         self.nodes = [self.regions(n) for n in block.nodes]
-        self.views = {
-            n.result: n for n in self.nodes if n.op.kind is Kind.VIEW and n.results
-        }
+        self.views = {n.result: n for n in self.nodes if n.op.kind is Kind.VIEW}
+        self.place = {v: k for k, n in enumerate(self.nodes) for v in n.results}
         self.units = [
             Unit(k, n) for k, n in enumerate(self.nodes) if n.op.kind is not Kind.VIEW
         ]
@@ -214,7 +213,7 @@ class _Rows:
                     u.rank = max(u.rank, self.sizes[s].rank)
             if u.key is not None:
                 count = len(u.key[0])
-                u.has_rows = any(_rows_left(n) for n in u.inside) or any(
+                u.has_rows = any(_reduces_a_part(n) for n in u.inside) or any(
                     near and len(canonical(v.type.shape)) == count
                     for v, near in u.reads.items()
                 )
@@ -394,8 +393,7 @@ class _Rows:
             made.append(Item(place, (node,), first=min(u.place for u in units)))
         for v, view in self.views.items():
             if v in outside:
-                place = self.nodes.index(view)
-                made.append(Item(place, (view,), first=place))
+                made.append(Item(self.place[v], (view,), first=self.place[v]))
         self.connect(made)
         return tuple(in_order(made))
 
@@ -442,6 +440,15 @@ class _Rows:
             before = [c for c in self.checks if c < i.first]
             if before:
                 i.needs.append(checks[before[-1]])
+
+
+def _reduces_a_part(node: Node) -> bool:
+    """Tell whether a node reduces some loops of its space, and not others."""
+    if node.op.kind is not Kind.REDUCTION:
+        return False
+    shape = type_of(node.operands[0]).shape
+    over = {k in node.attrs["axis"] for k, d in enumerate(shape) if d != 1}
+    return len(over) == 2
 
 
 def _rows_left(node: Node) -> list[Shape]:

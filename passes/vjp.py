@@ -46,7 +46,8 @@ from .scope import (
     symbols_in,
     with_operands,
 )
-from .tape import Sources, Tape
+from .sources import Sources
+from .tape import Tape
 
 Part = tuple[list[Node], Operand]  # views, first to last, and what the last one gets
 
@@ -296,17 +297,27 @@ class Reverser:
             d = self.b.apply(OPS["item"], (d,), {}, hint=hint)
         return d
 
-    def saved(self, loop: Node, capacity: Dim, types: Sequence[Type]) -> None:
-        """Note the tapes of a loop."""
+    def saved(
+        self,
+        loop: Node,
+        capacity: Dim,
+        types: Sequence[Type],
+        uneven: Sequence[bool],
+    ) -> None:
+        """Note the tapes of a loop, and which have entries that lie side by side."""
         entry: Dim | None = 0
-        for t in types:
+        rest: Dim = 0
+        for t, whole in zip(types, uneven, strict=True):
+            if whole:
+                rest = dims.add(rest, dims.mul(dims.product(t.shape), t.dtype.itemsize))
+                continue
             shape = [self.largest(d) for d in t.shape[1:]]
             if entry is not None and None not in shape:
                 each = dims.product(d for d in shape if d is not None)
                 entry = dims.add(entry, dims.mul(each, t.dtype.itemsize))
             else:
                 entry = None
-        self.tapes.append(Tape(loop, entry, self.largest(capacity)))
+        self.tapes.append(Tape(loop, entry, self.largest(capacity), rest))
 
     def largest(self, d: Dim | None) -> Dim | None:
         """Return the largest value of a dim over the loops around, if it is known."""

@@ -1,7 +1,7 @@
 """The reverse of loops: a `for` over the reversed range.
 
 Its carries are the cotangents of the carries and one accumulator per outside value that
-the body reads. What the body's rules read comes from `tape.Sources`; a linear body
+the body reads. What the body's rules read comes from `sources.py`; a linear body
 reads nothing and saves nothing. A `while` counts its iterations and stacks what is
 read; its reverse is a `for` of that many.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..ir import dims
 from ..ir.dims import Dim
@@ -27,7 +27,8 @@ from .cse import key_of
 from .ranges import Range
 from .reroot import Reroot
 from .scope import with_operands
-from .tape import Sources, load, store
+from .sources import Sources
+from .tape import Layout, load, store
 from .undo import Undo, scheduled, undo
 from .vjp import Cotangents, Reversed, Reverser, Step, cotangent_type, replaced
 
@@ -83,6 +84,7 @@ class _Plan:
     sources: Sources
     derived: list[Step]  # what the forward loop may run besides, for tapes
     undone: Sequence[Undo] = ()
+    layouts: dict[Value, Layout] = field(default_factory=dict)  # of what is saved
 
     def total(self) -> float:
         """Estimate the cost of an iteration: tapes, and values computed again."""
@@ -198,20 +200,21 @@ class _Loop:
             return Step(node)
         trips = self.forward.capacity(r.b)
         inits, tapes, params = [], [], []
+        plan.layouts = {v: self.layout(sources, v, trips) for v in sources.taped}
         with r.b.block() as before:
-            for v in sources.taped:
-                shape = (trips, *_box(sources, v))
-                like = Type(v.type.dtype, shape)
-                inits.append(r.b.empty(shape=shape, dtype=like.dtype))
+            for v, layout in plan.layouts.items():
+                like = Type(v.type.dtype, layout.shape)
+                inits.append(r.b.empty(shape=like.shape, dtype=like.dtype))
                 params.append(r.b.value(like, f"{v.name}_tape"))
                 tapes.append(r.b.value(like, f"{v.name}_tape"))
-        r.saved(node, trips, [t.type for t in tapes])
+        uneven = [layout.side is not None for layout in plan.layouts.values()]
+        r.saved(node, trips, [t.type for t in tapes], uneven)
         stored: dict[Value, Operand] = dict(zip(sources.taped, params, strict=True))
 
         def save(v: Value) -> None:
-            tape, at = stored[v], self.forward.position()
+            tape = stored[v]
             assert isinstance(tape, Value)
-            stored[v] = store(r.b, tape, v, at, _box(sources, v))
+            stored[v] = store(r.b, tape, v, plan.layouts[v])
 
         with r.b.region(node) as nodes:
             self.forward_nodes(plan, self.back.steps, nodes, save, plan.derived)
@@ -221,12 +224,21 @@ class _Loop:
         loop = Node(node.op, operands, node.attrs, given, (block,), node.loc)
         return Step(node, (*before, loop), tuple(tapes))
 
+    def layout(self, sources: Sources, v: Value, trips: Dim) -> Layout:
+        """Return how the entries for `v` lie on their tape."""
+        found = None
+        if not self.r.loops and self.forward.most is None:
+            found = Layout.side_by_side(self.r.b, self.forward, v)
+        return found or Layout.stacked(self.forward, trips, _box(sources, v))
+
     def stacking(self, plan: _Plan, source: Node) -> Step:
         """Return the `while` that also stacks the values that are read."""
         sources, r = plan.sources, self.r
         trips = self.node.attrs["stop"]
         saved: dict[Value, Operand] = {v: v for v in sources.taped}
-        types = [Type(v.type.dtype, (trips, *_box(sources, v))) for v in saved]
+        for v in saved:
+            plan.layouts[v] = Layout.stacked(self.forward, trips, _box(sources, v))
+        types = [Type(v.type.dtype, plan.layouts[v].shape) for v in saved]
         tapes = [
             r.b.value(t, f"{v.name}_tape") for v, t in zip(saved, types, strict=True)
         ]
@@ -300,8 +312,7 @@ class _Loop:
             values.update(u.states)
         with r.b.region(self.head) as before:
             for v, tape in zip(sources.taped, step.extras, strict=True):
-                box = _box(sources, v)
-                values[v] = load(r.b, tape, v, self.forward.position(), box)
+                values[v] = load(r.b, tape, v, plan.layouts[v])
             values = r.replay(sources.again(), values)
         restored = [n for u in plan.undone for n in u.nodes]
         order: dict[Node, int] = {}

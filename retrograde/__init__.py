@@ -5,6 +5,7 @@ from .compare import compare
 from .comparison import Comparison
 from .gradcheck import check_grads, gradcheck, gradgradcheck
 from .ir.errors import GradcheckError, RetrogradeError
+from .runtime.threads import get_num_threads, set_num_threads
 from .tracer import autograd
 from .tracer.checkpoint import checkpoint
 from .tracer.containers import register_container
@@ -47,6 +48,7 @@ __all__ = [
     "elementwise_grad",
     "enable_grad",
     "from_numpy",
+    "get_num_threads",
     "grad",
     "gradcheck",
     "gradgradcheck",
@@ -61,6 +63,7 @@ __all__ = [
     "once_differentiable",
     "register_container",
     "set_grad_enabled",
+    "set_num_threads",
     "set_view_replay",
     "tensor",
     "value_and_grad",

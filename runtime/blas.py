@@ -19,6 +19,8 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from . import threads
+
 __all__ = [
     "dot",
     "gemm",
@@ -74,6 +76,7 @@ def register() -> None:
         for name in (kind + f for f in functions for kind in "sd"):
             capsule = library.__pyx_capi__[name]
             llvm.add_symbol(PREFIX + name, _capsule_address(capsule))
+    threads.limit_blas()
 
 
 def describe() -> str:

@@ -7,7 +7,7 @@ import sys
 
 import llvmlite.binding as llvm
 
-from . import blas, cache, env, vecmath
+from . import blas, cache, env, threads, vecmath
 
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
 
@@ -19,27 +19,24 @@ def _version(package: str) -> str:
         return "missing"
 
 
-def cpus() -> int:
-    """Return how many processors this process may use.
-
-    >>> cpus() >= 1
-    True
-    """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _threads() -> str:
     limits = [f"{name}={value}" for name, value in env.thread_limits().items()]
-    return ", ".join([f"{cpus()} of {os.cpu_count()} processors", *limits])
+    usable = f"{threads.available()} of {os.cpu_count()} processors"
+    try:
+        count = threads.get_num_threads()
+    except ValueError as error:
+        return str(error)
+    kernels = f"kernels run on {count}"
+    if threads.libc() is None:
+        kernels = "kernels run on 1: no POSIX threads"
+    return ", ".join([usable, kernels, *limits])
 
 
 def _blas() -> str:
     try:
         blas.register()
         return blas.describe()
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         return f"unusable: {error}"
 
 

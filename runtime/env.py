@@ -48,9 +48,20 @@ CACHE_MIB = Switch("CACHE_MIB", "1024", "most MiB of the disk cache; 0: no limit
 PROGRESS = Switch(
     "PROGRESS", "", "0|1: never|always say what is compiled; empty: on a terminal"
 )
+NUM_THREADS = Switch("NUM_THREADS", "", "threads of a kernel; empty: one per processor")
 # Of other libraries: read for the doctor's report only.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-SWITCHES = (VERIFY, DUMP, STOP_AFTER, INTERP, ACCEPT, CACHE_DIR, CACHE_MIB, PROGRESS)
+SWITCHES = (
+    VERIFY,
+    DUMP,
+    STOP_AFTER,
+    INTERP,
+    ACCEPT,
+    CACHE_DIR,
+    CACHE_MIB,
+    PROGRESS,
+    NUM_THREADS,
+)
 
 
 def verify() -> bool:
@@ -98,6 +109,19 @@ def cache_limit() -> int:
 def progress() -> bool | None:
     """Tell whether to say what is compiled; None where nothing is set."""
     return PROGRESS.flag() if PROGRESS.text() else None
+
+
+def num_threads() -> int | None:
+    """Return the number of threads of a kernel, or None for one per processor.
+
+    Raises ValueError where the variable is not a number from 1 on.
+    """
+    text = NUM_THREADS.text()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{NUM_THREADS.variable} is a number from 1 on, not {text!r}")
+    return int(text)
 
 
 def thread_limits() -> dict[str, str]:

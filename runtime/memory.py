@@ -39,6 +39,7 @@ __all__ = [
     "convert",
     "copy",
     "fill",
+    "freed",
     "grown",
     "load",
     "load_half",
@@ -48,9 +49,11 @@ __all__ = [
     "reassoc_add",
     "reassoc_mul",
     "size",
+    "stack",
     "store",
     "store_half",
     "stride",
+    "taken",
 ]
 
 # Types and values of Numba and llvmlite are untyped Python to mypy.
@@ -298,6 +301,61 @@ def part(typingctx: Any, p: Any, i: Any, dtype: Any) -> tuple[Signature, Emit]:
         return builder.asm(ir.FunctionType(to, [to]), "", "=r,0", [start], False)
 
     return result(p, types.int64, dtype), emit
+
+
+@intrinsic(prefer_literal=True)
+def stack(typingctx: Any, n: Any, dtype: Any) -> tuple[Signature, Emit]:
+    """Return a pointer to `n` elements (a literal) that live as long as the call."""
+    count = _literal(n, "stack: n")
+    is_dtype = isinstance(dtype, types.NumberClass)
+    _require(is_dtype, f"stack needs a scalar type such as np.float32, not {dtype}")
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        element = context.get_data_type(dtype.dtype)
+        return cgutils.alloca_once(builder, element, size=INT64(count))
+
+    return types.CPointer(dtype.dtype)(n, dtype), emit
+
+
+ALIGN = 64
+
+
+@intrinsic
+def taken(typingctx: Any, n: Any, dtype: Any) -> tuple[Signature, Emit]:
+    """Return a pointer to `n` elements that live until they are `freed`."""
+    is_dtype = isinstance(dtype, types.NumberClass)
+    _require(is_dtype, f"taken needs a scalar type such as np.float32, not {dtype}")
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        b, byte = builder, ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(byte, [INT64])
+        malloc = cgutils.get_or_insert_function(b.module, kind, "retrograde_malloc")
+        each = context.get_abi_sizeof(context.get_data_type(dtype.dtype))
+        size = b.add(b.mul(args[0], INT64(each)), INT64(2 * ALIGN))
+        raw = b.ptrtoint(b.call(malloc, [size]), INT64)
+        start = b.and_(b.add(raw, INT64(2 * ALIGN - 1)), INT64(-ALIGN))
+        before = b.inttoptr(b.sub(start, INT64(8)), INT64.as_pointer())
+        b.store(raw, before)  # `freed` needs it
+        return b.inttoptr(start, context.get_value_type(types.CPointer(dtype.dtype)))
+
+    return types.CPointer(dtype.dtype)(types.int64, dtype), emit
+
+
+@intrinsic
+def freed(typingctx: Any, p: Any) -> tuple[Signature, Emit]:
+    """Give back what has been `taken`."""
+    _element(p, "freed")
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        b, byte = builder, ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte])
+        free = cgutils.get_or_insert_function(b.module, kind, "retrograde_free")
+        start = b.ptrtoint(args[0], INT64)
+        before = b.inttoptr(b.sub(start, INT64(8)), INT64.as_pointer())
+        b.call(free, [b.inttoptr(b.load(before), byte)])
+        return context.get_dummy_value()
+
+    return types.void(p), emit
 
 
 @intrinsic

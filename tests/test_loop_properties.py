@@ -29,7 +29,7 @@ NATIVE = 5  # one program in so many runs as native code,
 NATIVE_GRADIENT = 20  # and one in so many its gradient; the others are interpreted
 TWICE = 15  # one in so many is differentiated twice
 FLOATS = (0, 1, 2, 3)  # the arguments with derivatives
-PASSES = ("simplify", "cse", "dce", "vectorize", "fuse", "reinplace")
+PASSES = ("simplify", "cse", "dce", "vectorize", "fuse", "rows", "reinplace")
 
 
 @pytest.mark.parametrize("part", range(PARTS))  # processors share the work

@@ -97,7 +97,7 @@ def agree(p: Program) -> None:
     spec = compiled.specialisation(*p.fresh())
     given_args = spec.values(p.args)
     assert given_args is not None
-    for name in ("simplify", "cse", "dce", "fuse", "reinplace"):
+    for name in ("simplify", "cse", "dce", "fuse", "rows", "reinplace"):
         out = interpreted(spec.program.stages[name], given_args)
         close(out[0], want, f"value after {name}")
 

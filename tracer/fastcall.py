@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..codegen.nests import OTHER
 from ..runtime.pool import ALIGNED, LARGE, WRITEABLE
 from .specialisation import Specialisation
 from .state import MISSING, Place, stands_for
@@ -172,6 +173,9 @@ class _Writer:
             self.unless(f"{self.keep(self.spec.overlapping)}(({values},))")
         self.lines += [f"g{k} = a{k}" for k in caller.written]
         self.lines += caller.body
+        if caller.fits:
+            self.unless(f"status == {OTHER}")
+        self.lines += caller.checks
 
 
 def make_flat(

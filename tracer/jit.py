@@ -295,8 +295,13 @@ class Compiled:
         1
         """
         args, kwargs = map_tree(_stand_in, (args, kwargs))
-        self._ready(args, kwargs)[0].program.kernel  # noqa: B018
+        self._kernel(args, kwargs)
         return self
+
+    def _kernel(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the kernel that a call would run."""
+        spec, values, env = self._ready(args, kwargs)
+        return spec.program.variant(list(map(array_of, values)), env)
 
     def specialisation(self, *args: Any, **kwargs: Any) -> Specialisation:
         """Return the specialisation that a call would use, without running it."""
@@ -328,9 +333,8 @@ class Compiled:
     def ir(self, *args: Any, stage: str = "functionalize", **kwargs: Any) -> str:
         """Return the IR for these arguments after a stage.
 
-        Stages are "capture", "functionalize", "vjp" (of transforms), "simplify", "cse",
-        "chains", "dce", "joins", "shifts", "unnest", "cancel", "fuse", "inline" and
-        "reinplace". Raises ValueError for others.
+        Stages are "capture", "functionalize", "vjp" (of transforms), and the passes of
+        `passes.manager` from "simplify" to "reinplace". Raises ValueError for others.
         """
         stages = self.stages(*args, **kwargs)
         if stage not in stages:
@@ -345,7 +349,7 @@ class Compiled:
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """Return the generated source for these arguments."""
-        return str(self.specialisation(*args, **kwargs).program.kernel.source)
+        return str(self._kernel(args, kwargs).source)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Return the IR after each stage, the loop nests and the generated source."""
@@ -355,7 +359,7 @@ class Compiled:
         """Return the parts of `explain`: every stage, "nests" and "source"."""
         stages = self.stages(*args, **kwargs).items()
         parts = {name: f"# after {name}\n{f}\n" for name, f in stages}
-        kernel = self.specialisation(*args, **kwargs).program.kernel
+        kernel = self._kernel(args, kwargs)
         parts["nests"] = f"# nests\n{kernel.nests}\n"
         parts["source"] = f"# source\n{kernel.source}\n"
         return parts
@@ -369,9 +373,9 @@ class Compiled:
         8192
         """
         spec, values, env = self._ready(args, kwargs)
-        program = spec.program
-        symbols = [env[s] for s in program.func.symbols]
-        return int(program.kernel.scratch(list(map(array_of, values)), symbols))
+        arrays = list(map(array_of, values))
+        symbols = [env[s] for s in spec.program.func.symbols]
+        return int(spec.program.variant(arrays, env).scratch(arrays, symbols))
 
     def cache_info(self) -> CacheInfo:
         """Return how often this function was captured, compiled and served."""

@@ -114,7 +114,7 @@ def make_plan(
     spec: Specialisation, values: Sequence[Any], env: Mapping[Symbol, int]
 ) -> Plan | None:
     """Return a plan for the calls of a kind, or None where each must be looked at."""
-    kernel = spec.program.kernel
+    kernel = spec.program.variant(values, env)
     if not hasattr(kernel, "caller") or not _follows(spec):
         return None
     captured = []

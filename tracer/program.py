@@ -19,7 +19,7 @@ from ..ir.text import show
 from ..passes import manager
 from ..passes.activity import declares_derivative
 from ..passes.limit import Known, limited_vjp
-from ..runtime import cache, env, progress
+from ..runtime import env, progress
 from .location import user_location
 
 TEXT = (bool, int, float, complex, str, np.dtype, Expr, Symbol)
@@ -82,6 +82,7 @@ class Program:
         self.precise = precise
         self.stages: dict[str, Func] = {}
         self._kernel: Callable[..., list[Any]] | None = None
+        self._source: Any = None  # of the variants of the kernel
         # The facts about sizes that each holds for, and the derivative.
         self._vjps: dict[Any, list[tuple[Sequence[Expr], Program]]] = {}
 
@@ -98,45 +99,41 @@ class Program:
     @property
     def kernel(self) -> Any:
         """The compiled kernel."""
+        return self.kernel_for(None)
+
+    def kernel_for(self, sizes: Mapping[Symbol, int] | None) -> Any:
+        """Return the kernel, compiled for such sizes first."""
         if self._kernel is None:
             with _BUILDING:
                 if self._kernel is None:
                     with progress.compiling(_described(self.func)):
-                        self._kernel = self._build()
+                        self._kernel = self._build(sizes)
         return self._kernel
 
-    def _build(self) -> Callable[..., list[Any]]:
+    def _build(self, sizes: Mapping[Symbol, int] | None) -> Callable[..., list[Any]]:
         if env.interp():
             return _Interpreter(self.optimised())
         key = _key(self.func, precise=self.precise)
+        self._source = codegen.source(self.optimised, precise=self.precise, key=key)
         try:
-            if key is None:
-                f = self.optimised()
-                kernel = codegen.build(f, precise=self.precise)
-            else:
-                kernel = codegen.saved(key) or self._make(key)
+            kernel: Any = self._source.first(sizes)
         except RetrogradeError as error:
             error.location = error.location or user_location()
             raise
         if env.dump() in ("all", "source"):
             print(kernel.source)
-        return kernel
+        return kernel  # type: ignore[no-any-return]
 
-    def _make(self, key: str) -> Any:
-        progress.stage("waiting for another process")
-        with cache.alone(key, "recipe"):
-            found = codegen.saved(key)  # another process may have made it meanwhile
-            if found is not None:
-                return found
-            f = self.optimised()
-            return codegen.build(f, precise=self.precise, key=key)
+    def variant(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> Any:
+        """Return the kernel that runs for these arguments."""
+        values = [symbols[s] for s in self.func.symbols]
+        return self.kernel_for(symbols).variant(args, values)
 
     def builds(self) -> tuple[int, int]:
         """Return how many kernels were compiled, and how many came from the disk."""
-        entry = getattr(self._kernel, "compiled", None)
         counts = [0, 0]
-        if entry is not None:
-            counts[bool(entry.loaded)] += 1
+        for kernel in self._source.kernels() if self._source is not None else ():
+            counts[bool(kernel.compiled.loaded)] += 1
         for variants in self._vjps.values():
             for _, derived in variants:
                 for k, n in enumerate(derived.builds()):
@@ -145,7 +142,7 @@ class Program:
 
     def run(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> list[Any]:
         """Run on arrays and numbers; updates are written into the arguments."""
-        kernel = self.kernel
+        kernel = self.kernel_for(symbols)
         return kernel(args, [symbols[s] for s in self.func.symbols])  # type: ignore[no-any-return]
 
     def vjp(
@@ -224,6 +221,9 @@ class _Interpreter:
 
     def __init__(self, func: Func) -> None:
         self.func = func
+
+    def variant(self, args: Sequence[Any], symbols: Sequence[int]) -> _Interpreter:
+        return self
 
     def __call__(self, args: Sequence[Any], symbols: Sequence[int]) -> list[Any]:
         given = dict(zip(self.func.symbols, symbols, strict=True))

@@ -144,6 +144,71 @@ def upwind_ring_inputs(rng: Rng, tsteps: int, n: int) -> Args:
     return tsteps, 0.6, rng.normal(size=n)
 
 
+def hdiff(coefficient: float, field: Array, out: Array) -> None:
+    """Diffuse a field by its fourth differences in two axes, where they smooth it.
+
+    Fluxes that would steepen the field are set to zero.
+    """
+    lap = 4.0 * field[1:-1, 1:-1] - (
+        field[2:, 1:-1] + field[:-2, 1:-1] + field[1:-1, 2:] + field[1:-1, :-2]
+    )
+    across = lap[1:, 1:-1] - lap[:-1, 1:-1]
+    uphill = across * (field[2:-1, 2:-2] - field[1:-2, 2:-2]) > 0.0
+    across = np.where(uphill, 0.0, across)
+    along = lap[1:-1, 1:] - lap[1:-1, :-1]
+    uphill = along * (field[2:-2, 2:-1] - field[2:-2, 1:-2]) > 0.0
+    along = np.where(uphill, 0.0, along)
+    out[:] = field[2:-2, 2:-2] - coefficient * (
+        across[1:] - across[:-1] + along[:, 1:] - along[:, :-1]
+    )
+
+
+def hdiff_inputs(rng: Rng, nx: int, ny: int, levels: int) -> Args:
+    field = rng.normal(size=(nx + 4, ny + 4, levels))
+    return 0.05, field, np.zeros((nx, ny, levels))
+
+
+def vadv(tendency: Array, u: Array, wind: Array, old: Array, forcing: Array) -> None:
+    """Advect u vertically by an implicit step; the new tendency replaces the old one.
+
+    Each column of the grid is a tridiagonal system: levels are eliminated upwards, in
+    `above` and `right`, then substituted downwards.
+    """
+    top = u.shape[2] - 1
+    rate = 3.0 / 20.0
+    above = np.zeros(u.shape)
+    right = np.zeros(u.shape)
+    up = 0.25 * (wind[1:, :, 1] + wind[:-1, :, 1])
+    known = rate * old[:, :, 0] + forcing[:, :, 0] + tendency[:, :, 0]
+    known = known - 0.4 * up * (u[:, :, 1] - u[:, :, 0])
+    above[:, :, 0] = 0.6 * up / (rate - 0.6 * up)
+    right[:, :, 0] = known / (rate - 0.6 * up)
+    for k in range(1, top):
+        down = -0.25 * (wind[1:, :, k] + wind[:-1, :, k])
+        up = 0.25 * (wind[1:, :, k + 1] + wind[:-1, :, k + 1])
+        known = rate * old[:, :, k] + forcing[:, :, k] + tendency[:, :, k]
+        known = known - 0.4 * down * (u[:, :, k - 1] - u[:, :, k])
+        known = known - 0.4 * up * (u[:, :, k + 1] - u[:, :, k])
+        pivot = rate - 0.6 * down - 0.6 * up - 0.6 * down * above[:, :, k - 1]
+        above[:, :, k] = 0.6 * up / pivot
+        right[:, :, k] = (known - 0.6 * down * right[:, :, k - 1]) / pivot
+    down = -0.25 * (wind[1:, :, top] + wind[:-1, :, top])
+    known = rate * old[:, :, top] + forcing[:, :, top] + tendency[:, :, top]
+    known = known - 0.4 * down * (u[:, :, top - 1] - u[:, :, top])
+    pivot = rate - 0.6 * down - 0.6 * down * above[:, :, top - 1]
+    right[:, :, top] = (known - 0.6 * down * right[:, :, top - 1]) / pivot
+    x = right[:, :, top]
+    tendency[:, :, top] = rate * (x - old[:, :, top])
+    for k in range(top - 1, -1, -1):
+        x = right[:, :, k] - above[:, :, k] * x
+        tendency[:, :, k] = rate * (x - old[:, :, k])
+
+
+def vadv_inputs(rng: Rng, nx: int, ny: int, levels: int) -> Args:
+    tendency, u, old, forcing = rng.normal(size=(4, nx, ny, levels))
+    return tendency, u, 0.05 * rng.normal(size=(nx + 1, ny, levels)), old, forcing
+
+
 PROGRAMS = (
     Program(seidel_2d, seidel_2d_inputs, (1,), ((5, 4), (6, 5), (5, 7)), (8, 50)),
     Program(
@@ -162,4 +227,8 @@ PROGRAMS = (
     Program(
         upwind_ring, upwind_ring_inputs, (2,), ((5, 3), (6, 5), (7, 8)), (50, 2000)
     ),
+    Program(
+        hdiff, hdiff_inputs, (2,), ((3, 4, 2), (5, 4, 3), (6, 5, 4)), (128, 128, 40)
+    ),
+    Program(vadv, vadv_inputs, (0,), ((3, 4, 3), (4, 3, 5), (3, 5, 6)), (60, 60, 40)),
 )

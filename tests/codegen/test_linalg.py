@@ -209,8 +209,17 @@ def in_a_loop(a: Any, b: Any) -> Any:
     return np.sum(x * x)
 
 
+def of_each(a: Any, b: Any) -> Any:
+    many = np.stack([a, 2 * a, a.T])
+    out = 0.0 * b[:, 0]
+    for i in range(3):
+        out[i] = np.linalg.det(many[i]) + np.sum(np.linalg.solve(many[i], b[i]))
+    return np.sum(out**2) + np.sum(np.linalg.cholesky(a @ many[1].T))
+
+
 @pytest.mark.parametrize(
-    "program", [of_solve, of_parts, of_cholesky, of_triangle, of_stack, in_a_loop]
+    "program",
+    [of_solve, of_parts, of_cholesky, of_triangle, of_stack, in_a_loop, of_each],
 )
 def test_derivatives_of_both_orders(program: Callable[..., Any]) -> None:
     a, b, _ = matrices(3, "f8", 5)

@@ -26,6 +26,7 @@ from retrograde.passes.functionalize import functionalize
 from retrograde.passes.fuse import fuse
 from retrograde.passes.inline import inline
 from retrograde.passes.reinplace import reinplace
+from retrograde.passes.rows import rows
 from retrograde.passes.unnest import unnest
 from retrograde.passes.vjp import vjp
 from retrograde.runtime import vecmath
@@ -77,7 +78,7 @@ def test_passes_keep_the_meaning(seed: int, size: int, joint: bool) -> None:
     f, args = case(seed, size, joint)
     want = outcome(run, f, *args)
     lowered = [f]
-    for step in (unnest, cancel, fuse, inline, reinplace):
+    for step in (unnest, cancel, fuse, rows, inline, reinplace):
         lowered.append(step(lowered[-1]))
         verify(lowered[-1])
     for g in lowered[1:]:
@@ -92,7 +93,7 @@ def test_compiled_programs_agree(
     seed: int, size: int, joint: bool, optimised: bool
 ) -> None:
     f, args = case(seed, size // 4 + 1 if joint else size, joint)
-    g = reinplace(inline(fuse(cancel(unnest(f))))) if optimised else inline(f)
+    g = reinplace(inline(rows(fuse(cancel(unnest(f)))))) if optimised else inline(f)
     kernel = build(g)
     assert agree(outcome(lambda *a: kernel(a), *args), outcome(run, f, *args)), str(g)
 

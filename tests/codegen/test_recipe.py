@@ -9,7 +9,7 @@ from inplace_programs import CASES, Case
 
 import retrograde as rg
 from retrograde import codegen
-from retrograde.codegen import binder, recipe
+from retrograde.codegen import binder, recipe, variants
 from retrograde.codegen.kernels import lower
 from retrograde.codegen.nests import drop_unused
 from retrograde.ir.errors import Location
@@ -73,9 +73,9 @@ def test_recipe_is_read_back_as_it_was() -> None:
 @pytest.mark.parametrize("data", [b"[]", b"\xff", b"{}", b'{"name": 3}'])
 def test_what_is_no_recipe_is_absent(place: Path, data: bytes) -> None:
     key = codegen.key_of("something")
-    assert cache.store(key, codegen.RECIPE, data)
-    assert codegen.saved(key) is None
-    assert cache.fetch(key, codegen.RECIPE) is None
+    assert cache.store(key, variants.RECIPE, data)
+    assert variants.saved(key) is None
+    assert cache.fetch(key, variants.RECIPE) is None
 
 
 def kinds_of_func() -> dict[str, str]:

@@ -28,7 +28,7 @@ MEGABYTES = {
     "cholesky": 0.0,
     "cholesky_by_elements": 0.0,
     "trisolv": 0.0,
-    "durbin": 0.75,
+    "durbin": 0.37,
     "lu": 0.0,
     "lu_by_rows": 0.0,
     "lu_pivoting": 1.5,

@@ -28,8 +28,7 @@ def ops(f: Func) -> list[str]:
 
 def simplified(f: Func) -> Func:
     """Simplify and check that no bit of the answer changes."""
-    g = dce(simplify(f))
-    verify(g)
+    g = simplified_of(f)
     args = (SPECIAL, np.array([0, -1, 3, 7]), np.array([True, False, True, False]))
     with np.errstate(all="ignore"):
         for a, b in zip(run(f, *args), run(g, *args), strict=True):
@@ -305,6 +304,51 @@ OTHER = {
 }
 
 
+# Systems whose matrix has factors already: the lines, and the op that solves them.
+SYSTEMS = {
+    "a factor": (
+        """%l: f64[n,n] = cholesky %a
+        %r: f64[n,m] = solve %l, %b""",
+        "triangular_solve",
+    ),
+    "a transposed factor": (
+        """%l: f64[n,n] = cholesky %a
+        %t: f64[n,n] = transpose %l {axes=(1, 0)}
+        %r: f64[n,m] = solve %t, %b""",
+        "triangular_solve",
+    ),
+    "a transposed matrix": (
+        """%t: f64[n,n] = transpose %a {axes=(1, 0)}
+        %r: f64[n,m] = solve %t, %b""",
+        "lu_solve",
+    ),
+}
+
+
+def system(name: str) -> Func:
+    head = "func @f(%a: f64[n,n], %b: f64[n,m]) -> f64[n,m] {\n"
+    return parse(head + SYSTEMS[name][0] + "\nreturn %r\n}")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_systems_take_the_factors_that_there_are(name: str) -> None:
+    f = system(name)
+    g = simplified_of(f)
+    assert SYSTEMS[name][1] in ops(g)
+    assert "solve" not in ops(g)
+    assert "transpose" not in ops(g)
+    a = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.25], [0.5, -0.25, 2.0]])
+    a[0, 1] += 0.125 * (name == "a transposed matrix")
+    b = np.arange(6.0).reshape(3, 2)
+    np.testing.assert_allclose(run(g, a, b)[0], run(f, a, b)[0], rtol=1e-13)
+
+
+def simplified_of(f: Func) -> Func:
+    g = dce(simplify(f))
+    verify(g)
+    return g
+
+
 @pytest.mark.parametrize("name", OTHER)
 def test_other_rule(name: str) -> None:
     lines, result, expected = OTHER[name]
@@ -373,6 +417,8 @@ def test_every_row_of_the_table_is_reached() -> None:
             simplify(body(lines))
         for lines, result, _ in OTHER.values():
             simplify(body(lines, result))
+        for name in SYSTEMS:
+            simplify(system(name))
         for text in ("item %s", "number %m", "power %s, 0.5"):
             simplify(
                 parse(
