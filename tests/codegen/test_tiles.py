@@ -41,7 +41,7 @@ def test_values_and_gradients(program: Any) -> None:
 
 
 def tiles(kernel: Any, *args: Any) -> bool:
-    return "+ 15)//16" in kernel.sections(*args)["nests"]
+    return "+ 31)//32" in kernel.sections(*args)["nests"]
 
 
 def test_what_goes_by_tiles() -> None:
