@@ -32,9 +32,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numba
+from llvmlite import ir
 
-from ..runtime import scalar
+from ..runtime import scalar, vecmath
 from . import parts, split
+from .large import DENSE, LARGE, VECTORS
 from .parts import PARALLEL
 
 # Numba's internals are untyped Python to mypy.
@@ -295,6 +297,21 @@ class Typing:
         return self.calls[x].signature.return_type
 
 
+class _Hint(ir.values.MDValue):  # type: ignore[misc]
+    """What LLVM is told about one loop: a node of metadata that names itself first."""
+
+    def descr(self, buf: list[str]) -> None:
+        listed = ", ".join(x.get_reference() for x in (self, *self.operands))
+        buf += [f"distinct !{{ {listed} }}", "\n"]
+
+
+def _interleaved(module: Any) -> _Hint:
+    """Ask for several vectors in one iteration; see Note [large loops]."""
+    count = ir.Constant(ir.IntType(32), VECTORS)
+    asked = module.add_metadata(["llvm.loop.interleave.count", count])
+    return _Hint(module, [asked], name=str(len(module.metadata)))
+
+
 class Lower(_BaseLower):  # type: ignore[misc]
     """Writes the instructions of a function whose types are known."""
 
@@ -417,8 +434,18 @@ class Lower(_BaseLower):  # type: ignore[misc]
         if not self.builder.block.is_terminated:
             following = self.builder.add(index, start.type(step))
             index.add_incoming(following, self.builder.block)
-            self.builder.branch(head)
+            back = self.builder.branch(head)
+            if split.loops_in(s.body) == 0:
+                self.innermost(s, back)
         self.builder.position_at_end(after)
+
+    def innermost(self, s: ast.For, back: Value) -> None:
+        """Tell LLVM how to vectorise a loop; `back` is the branch to its head."""
+        names = [x.id for x in ast.walk(s) if isinstance(x, ast.Name)]
+        if len(s.body) >= DENSE * (names.count("load") + names.count("store")):
+            vecmath.prefer_wide(self.context, self.function)
+        if len(s.body) >= LARGE:
+            back.set_metadata("llvm.loop", _interleaved(self.builder.module))
 
     def choice(self, s: ast.If) -> None:
         t, value = self.expression(s.test)

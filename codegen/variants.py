@@ -25,6 +25,7 @@ from ..runtime import cache, progress
 from . import parallel
 from .binder import Kernel, assemble, describe
 from .kernels import lower
+from .large import inline_in_large_loops
 from .nests import Parallel, Program, copied, drop_unused, every
 from .recipe import Recipe, from_bytes, to_bytes
 
@@ -113,12 +114,16 @@ class Source:
         if isinstance(units, int):
             if units >= enough:
                 parallel.parallelise(p)
-            return describe(p, self._ndims)
+            return self.described(p)
         if which == LARGE:
             parallel.parallelise(p)
             if not any(isinstance(s, Parallel) for s in every(p.body)):
-                return describe(p, self._ndims)  # nothing to split: it is for all sizes
+                return self.described(p)  # nothing to split: it is for all sizes
         p.limit = (units, enough, which == LARGE)
+        return self.described(p)
+
+    def described(self, p: Program) -> Recipe:
+        inline_in_large_loops(p)
         return describe(p, self._ndims)
 
     def program(self) -> Program:

@@ -32,6 +32,7 @@ from .vecmath import (
     expm1,
     floor,
     hypot,
+    inline_exp,
     log,
     log1p,
     log2,
@@ -71,6 +72,7 @@ __all__ = [
     "fmod",
     "heaviside",
     "hypot",
+    "inline_exp",
     "invert",
     "isfinite",
     "isinf",
@@ -219,13 +221,12 @@ def _sign(b: Builder, t: Any, x: Value) -> Value:
     zero, one = x.type(0), x.type(1)
     if not _is_float(t) and not _is_signed(t):
         return b.select(b.icmp_unsigned("!=", x, zero), one, zero)
+    if _is_float(t):  # zero of either sign gives +0, NaN gives NaN
+        signed = _llvm(b, "llvm.copysign", one, x)
+        return b.select(b.fcmp_ordered("!=", x, zero), signed, _absolute(b, t, x))
     positive = _compare(b, t, ">", x, zero, False)
     negative = _compare(b, t, "<", x, zero, False)
-    # Zero of either sign gives +0, NaN gives NaN.
-    rest = zero
-    if _is_float(t):
-        rest = b.select(b.fcmp_ordered("==", x, zero), zero, x)
-    return b.select(positive, one, b.select(negative, x.type(-1), rest))
+    return b.select(positive, one, b.select(negative, x.type(-1), zero))
 
 
 def _reciprocal(b: Builder, t: Any, x: Value) -> Value:

@@ -18,15 +18,19 @@ Note [which function]
 `INLINE` functions are polynomials (see `polynomials`): tanh takes 0.4 of libmvec's time
 (0.5 in float32), expm1 0.6 to 0.9. The other polynomials are slower than libmvec by up
 to a third in a loop with several of them, where the call that clears all registers
-costs less than what is saved, and stand in where there is no libmvec. Without fused
+costs less than what is saved, and stand in where there is no libmvec; but the
+exponential is inline in large loops (`codegen/large.py`). Without fused
 multiply-add, and for the rest of the functions where there is no libmvec, the scalar
 call of the C library stays: slower, same meaning.
 
 Note [512 bits]
 LLVM prefers vectors of 256 bits on Intel's processors, since wider ones lowered the
-clock of the first that had them. Elementary functions take half the time with 512
-bits on later ones (0.4 to 0.7 of it, measured on Emerald Rapids, libmvec), so a
-function that calls them asks for 512 bits, except on those first processors.
+clock of the first that had them. On later ones (measured on Emerald Rapids) elementary
+functions take half the time with 512 bits (0.4 to 0.7 of it, libmvec), and a loop that
+arithmetic bounds 0.7 (a polynomial, f64 and f32). Where memory is the bound they are
+slower by 5 to 25 %: arrays of NumPy start at multiples of 16 bytes, so that each access
+crosses a cache line. So kernels ask for 512 bits that call elementary functions or have
+a loop of many operations per access, except on those first processors.
 
 Importing this module binds all symbols. Cached native code which names them crashes
 the process when it is loaded earlier, so its loader imports this module first and has
@@ -234,9 +238,15 @@ def _is_wide(target: Target) -> bool:
     return "avx512f" in target.features and target.processor not in SLOW_CLOCK
 
 
-def _prefer_wide(function: Any, target: Target) -> None:
+def _target_of(context: Any) -> Target:
+    return _target(*context.codegen().magic_tuple()[1:])
+
+
+def prefer_wide(context: Any, function: Any) -> None:
     """Ask for vectors of 512 bits in `function`; see Note [512 bits]."""
-    if _is_wide(target) and not isinstance(function.attributes, _Attributes):
+    if _is_wide(_target_of(context)) and not isinstance(
+        function.attributes, _Attributes
+    ):
         function.attributes = _Attributes(WIDE, function.attributes)
 
 
@@ -305,13 +315,20 @@ def _declare(
 
 def call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
     """Emit a call of one of these functions."""
-    target = _target(*context.codegen().magic_tuple()[1:])
-    _prefer_wide(builder.function, target)
+    target = _target_of(context)
+    prefer_wide(context, builder.function)
     if _is_inline(name, bits, len(args), target):
         function = polynomials.declare(builder.module, name, bits)
     else:
         function = _declare(builder.module, name, bits, len(args), target)
     return builder.call(function, args)
+
+
+def inline_call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
+    """Emit a polynomial, where there may be one."""
+    if not _target_of(context).fuses:
+        return call(context, builder, bits, name, *args)
+    return builder.call(polynomials.declare(builder.module, name, bits), args)
 
 
 def scalar_call(context: Any, builder: Any, bits: int, name: str, *args: Any) -> Any:
@@ -374,6 +391,7 @@ def precise(name: str) -> Function:
 
 
 exp = _unary("exp", _call("exp"))
+inline_exp = _unary("exp", _call("exp", inline_call))
 log = _unary("log", _call("log"))
 sin = _unary("sin", _call("sin"))
 cos = _unary("cos", _call("cos"))
