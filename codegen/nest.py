@@ -52,6 +52,7 @@ from .nests import (
     Statement,
     Store,
 )
+from .tiles import Tiling, tiling
 
 if TYPE_CHECKING:
     from .kernels import Lowering
@@ -455,7 +456,9 @@ def _assemble(nest: Nest, axes: list[Axis], body: list[Statement]) -> None:
     low = nest.low
     body.extend(nest.stores)
     axes = collapse(low.rows, axes, body, nest.reductions)
-    depth = len(axes)
+    overlaps = any(n.op.overlapping for n in nest.inside.values())
+    tiles = Tiling(axes) if overlaps else tiling(axes, body, nest.reductions)
+    axes, depth = tiles.axes, len(axes)
     before: list[list[Statement]] = [[] for _ in range(depth + 1)]
     after: list[list[Statement]] = [[] for _ in range(depth + 1)]
     opening: list[Statement] = []
@@ -463,6 +466,9 @@ def _assemble(nest: Nest, axes: list[Axis], body: list[Statement]) -> None:
     for r in nest.reductions:
         fold(low, r, axes, body, before, after, opening, closing)
     last = axes[-1] if axes else None
+    if tiles.tiled:
+        body = tiles.loops(low, body, opening, closing)
+        depth -= 2
     for k in reversed(range(depth)):
         a = axes[k]
         loop = a.loop(body)

@@ -69,6 +69,7 @@ from ..ir.func import (
 from ..ir.op import OPS, Fold, Kind
 from ..ir.types import Shape
 from ..ir.verify import loop_facts
+from .late import late_folds
 from .schedule import Item, in_order
 
 GROUPED = frozenset(
@@ -84,7 +85,7 @@ def fuse(f: Func) -> Func:
     known = set(f.symbols)
     for p in f.params:
         known.update(*map(symbols_of, p.type.shape), ())
-    body = _Fuser(names, f.body, f.size_facts(), frozenset(known)).block()
+    body = Fuser(names, f.body, f.size_facts(), frozenset(known)).block()
     return replace_body(f, body)
 
 
@@ -105,7 +106,7 @@ class Unit:
     emitted: tuple[Node, ...] = ()
 
 
-class _Fuser:
+class Fuser:
     """Fuses one block; regions are fused first."""
 
     def __init__(
@@ -157,7 +158,7 @@ class _Fuser:
         known = self.known
         blocks = []
         for r in node.regions:
-            fuser = _Fuser(self.names, r, facts, known)
+            fuser = Fuser(self.names, r, facts, known)
             blocks.append(fuser.block())
             if node.op.kind is Kind.WHILE:  # the body sees what the test defines
                 known = fuser.known
@@ -170,6 +171,8 @@ class _Fuser:
         self.find_hard()
         self.find_levels()
         self.sink()
+        if late_folds(self):
+            self.sink()
         units = self.units()
         self.separate(units)
         nodes = self.emit(units)
@@ -536,12 +539,12 @@ class _Fuser:
                 self.copy_node(node, x, inner, nodes, needed, owner, u)
             return inner[v]
 
-        shown = self.shown_by_scatters(u)
+        shown = self.shown_by_roots(u)
         u.roots = [r for r in u.roots if r not in shown]
         for r in u.roots:
             copy(r)
         if len(nodes) == 1:
-            u.emitted = (self.nodes[self.at[u.roots[0]]],)
+            u.emitted = (self.nodes[self.at[u.roots[0]]], *shown.values())
             return
         results = tuple(inner[r] for r in u.roots)
         region = Block((), tuple(nodes), results)
@@ -549,14 +552,17 @@ class _Fuser:
         fused = Node(OPS["fused"], (), {}, tuple(u.roots), (region,), loc)
         u.emitted = (fused, *shown.values())
 
-    def shown_by_scatters(self, u: Unit) -> dict[Value, Node]:
-        """Return roots that are a part of another root, as views of it.
+    def shown_by_roots(self, u: Unit) -> dict[Value, Node]:
+        """Return roots that are a view or a part of another root, as views of it.
 
         What is written into a part need not be stored a second time.
         """
         found: dict[Value, Node] = {}
         for s in u.roots:
             node = self.nodes[self.at[s]]
+            if node.op.kind is Kind.VIEW and node.operands[0] in u.roots:
+                if s not in self.source.results:
+                    found[s] = node
             if node.op.kind is not Kind.SCATTER or view_of(node).kind is not Kind.VIEW:
                 continue
             new = node.operands[1]

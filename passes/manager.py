@@ -13,16 +13,20 @@ from .cancel import cancel
 from .chains import chains
 from .cse import cse
 from .dce import dce
+from .dots import dots
 from .functionalize import functionalize
 from .fuse import fuse
 from .inline import inline
 from .joins import joins
 from .jvp import jvp
 from .partition import partition
+from .parts import parts
 from .reinplace import reinplace
+from .results import results
 from .rows import rows
 from .shifts import shifts
 from .simplify import simplify
+from .sweeps import sweeps
 from .unnest import unnest
 from .vectorize import vectorize
 from .vjp import vjp
@@ -56,10 +60,14 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "dce": dce,
     "partition": pullback,
+    "dots": dots,
+    "sweeps": sweeps,
     "joins": joins,
     "shifts": shifts,
     "unnest": unnest,
     "cancel": cancel,
+    "parts": parts,
+    "results": results,
     "fuse": fuse,
     "rows": rows,
     "inline": inline,
@@ -71,10 +79,14 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "pure": ("functionalize", "simplify", "cse", "dce"),
     "optimize": ("simplify", "cse", "chains", "dce"),
     "lower": (
+        "results",
+        "dots",
+        "sweeps",
         "joins",
         "shifts",
         "unnest",
         "cancel",
+        "parts",
         "fuse",
         "rows",
         "inline",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import permutations
 from typing import Any, NamedTuple
 
 from ..ir import dims
@@ -323,6 +324,8 @@ class Assumptions:
                 continue
             self.substitute(s, dims.mul(rest, -coefficient))
             return
+        if self._assume_multiples(gap):
+            return
         known = sorted(dims.symbols_of(gap) - self.open(gap), key=str)
         for k, s in enumerate(known):
             for t in known[:k]:
@@ -332,6 +335,34 @@ class Assumptions:
         if self.resolve(gap) != 0:
             for s in known:
                 self.substitute(s, self.hints[s])
+
+    def _assume_multiples(self, gap: Dim) -> bool:
+        """Assume that sizes are multiples of others, if that makes two products equal.
+
+        p*q == 4*m*n, of a reshape to (m, 2, n, 2), holds with p = 2*m and q = 2*n.
+        """
+        if isinstance(gap, int) or len(gap.terms) != 2:
+            return False
+        sizes = {s: k for k, s in enumerate(self.hints)}  # in the order of arguments
+        sides = [[s for s in m if isinstance(s, Symbol)] for m, _ in gap.terms]
+        if not dims.symbols_of(gap) <= sizes.keys() or len(sides[0]) != len(sides[1]):
+            return False
+        first, second = (sorted(m, key=lambda s: sizes[s])[:4] for m in sides)
+        for chosen in permutations(second):
+            found: dict[Symbol, Dim] = {}
+            smaller: set[Symbol] = set()
+            for s, t in zip(first, chosen, strict=True):
+                large, small = (s, t) if self.hints[s] >= self.hints[t] else (t, s)
+                times = self.hints[large] // max(self.hints[small], 1)
+                if large != small:
+                    smaller.add(small)
+                    found[large] = dims.mul(dims.symbol(small.name), times)
+            holds = all(self.hints[s] == self.value(d) for s, d in found.items())
+            if holds and smaller.isdisjoint(found) and not dims.substitute(gap, found):
+                for s, d in found.items():
+                    self.substitute(s, d)
+                return True
+        return False
 
     def substitute(self, s: Symbol, d: Dim) -> None:
         """Replace `s` by `d` everywhere from now on."""

@@ -1,0 +1,108 @@
+"""Folds that nobody waits for are computed with what later groups read.
+
+The sum of a loss is needed at the end only. Where a group of a later level goes over
+the arrays that are summed, and nothing else does at the level of the sum, it moves
+there: one pass over these arrays less.
+
+    level 0: %s = sum (%w * %w)              level 1: %s, %d = fused {
+    level 1: %d = %w * 2.0 + %g                         sum (%w * %w); %w * 2.0 + %g }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..ir.func import Value
+from ..ir.op import Kind
+
+if TYPE_CHECKING:
+    from .fuse import Fuser
+
+NEAR = 16  # nodes of the same space that are looked at
+
+
+def late_folds(f: Fuser) -> bool:
+    """Raise the levels of such folds, and of the scalars that are made of them.
+
+    What is computed for a fold alone follows it in `Fuser.sink`. Returns whether any
+    fold was moved.
+    """
+    moved = False
+    alike: dict[object, list[int]] = {}
+    for k, key in enumerate(f.keys):
+        if key is not None:
+            alike.setdefault(key, []).append(k)
+    for k in reversed(range(len(f.nodes))):
+        node = f.nodes[k]
+        if node.op.kind is not Kind.REDUCTION or f.keys[k] is None:
+            continue
+        near = alike[f.keys[k]][-NEAR:]
+        if node.result.type.shape or all(f.level[j] <= f.level[k] for j in near):
+            continue
+        limit = _latest(f, k) - 1
+        to = _better(f, k, near, limit)
+        if to is not None:
+            f.level[k] = to
+            _raise(f, k, to + 1)
+            moved = True
+    return moved
+
+
+def _latest(f: Fuser, k: int) -> int:
+    """Return the lowest level to which the users of a scalar can be raised."""
+    top = max(f.level) + 2
+    users = f.users[k]
+    return min(
+        (_latest(f, u) if _is_scalar(f, u) else f.level[u] for u in users), default=top
+    )
+
+
+def _is_scalar(f: Fuser, k: int) -> bool:
+    node = f.nodes[k]
+    return node.op.kind is Kind.ELEMENTWISE and f.keys[k] is None
+
+
+def _raise(f: Fuser, k: int, level: int) -> None:
+    for u in f.users[k]:
+        if f.level[u] < level:
+            f.level[u] = level
+            _raise(f, u, level)
+
+
+def _better(f: Fuser, k: int, near: list[int], limit: int) -> int | None:
+    """Return a later level at which others read what a fold reads."""
+    chain = set(_chain(f, k))
+    read = _sources(f, chain)
+    found: list[int] = []
+    for j in near:
+        if j in chain or not f.is_kept(j) or not read & _sources(f, set(_chain(f, j))):
+            continue
+        if f.level[j] == f.level[k]:
+            return None
+        if f.level[k] < f.level[j] <= limit:
+            found.append(f.level[j])
+    to = min(found, default=None)
+    if to is None:
+        return None
+    users = (u for j in chain - {k} for u in f.users[j])
+    return to if all(u in chain or f.level[u] >= to for u in users) else None
+
+
+def _chain(f: Fuser, k: int) -> Iterator[int]:
+    """Yield a node and those that are computed in its iteration."""
+    seen, stack = {k}, [k]
+    while stack:
+        j = stack.pop()
+        yield j
+        for x, leaf in f.read_by(j):
+            i = f.at.get(leaf)
+            if i is not None and i not in seen and x is leaf and f.joins(j, leaf):
+                seen.add(i)
+                stack.append(i)
+
+
+def _sources(f: Fuser, chain: set[int]) -> set[Value]:
+    """Return the arrays in memory that a chain reads."""
+    every = (leaf for j in chain for _, leaf in f.read_by(j) if leaf.type.shape)
+    return {v for v in every if f.at.get(v) not in chain}
