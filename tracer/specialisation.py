@@ -22,6 +22,7 @@ from .capture import (
 )
 from .containers import Tree, unflatten_tree
 from .guards import Matcher
+from .inputs import PLAIN
 from .integers import Static
 from .leaves import Bookkeeping, GradOf, grad_of
 from .location import user_location
@@ -143,6 +144,8 @@ class Specialisation:
             data = x._data if isinstance(x, Tensor) else x
             if isinstance(data, np.ndarray):
                 if p.type.scalar or data.dtype != p.type.dtype:
+                    return None
+                if type(data) not in PLAIN:  # whoever captures it refuses it
                     return None
                 if data.ndim != len(p.type.shape):
                     return None

@@ -1,0 +1,76 @@
+"""Programs whose compiled kernels were wrong once: rows, chunks, fast calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import retrograde as rg
+from retrograde.codegen import parallel
+from retrograde.ir.errors import UnsupportedError
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make chunks of arrays of a few thousand elements, for three threads."""
+    monkeypatch.setattr(parallel, "GRAIN", 512)
+    before = rg.get_num_threads()
+    rg.set_num_threads(3)
+    yield
+    rg.set_num_threads(before)
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def softmax_twice(x: Any) -> Any:
+    return softmax(softmax(x))
+
+
+def masked(x: Any) -> Any:
+    m = x > -1.0
+    e = np.exp(np.where(m, x, -1e9) - x.max(-1, keepdims=True)) * m
+    return e / (e.sum(-1, keepdims=True) + 1e-9)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("f", [softmax, softmax_twice, masked])
+@pytest.mark.parametrize("shape", [(130, 70), (3, 5000)])
+def test_rows_of_chunks(f: Callable[[Any], Any], shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).normal(size=shape)
+    compiled = rg.compile(f)
+    np.testing.assert_allclose(compiled(x), f(x), rtol=1e-12)
+    g = np.random.default_rng(1).normal(size=shape)
+    got, want = (rg.vjp(h, x)[1](g)[0] for h in (compiled, f))
+    np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_subclasses_are_refused_after_arrays_too() -> None:
+    @rg.compile
+    def square(x: Any) -> Any:
+        return x * x
+
+    x = np.ones((2, 2))
+    for _ in range(4):
+        square(x)
+    for y in (x.view(type("Sub", (np.ndarray,), {})), np.ma.masked_less(x, 2)):
+        with pytest.raises(UnsupportedError, match="as an argument"):
+            square(y)
+
+
+def test_exchanged_defaults() -> None:
+    def scaled(x: Any, k: float = 2.0, *, s: float = 1.0) -> Any:
+        return x * k + s
+
+    f, x = rg.compile(scaled), np.ones(3)
+    for _ in range(4):
+        f(x)
+    scaled.__defaults__ = (5.0,)
+    assert f(x)[0] == scaled(x)[0] == 6.0
+    scaled.__kwdefaults__["s"] = 3.0
+    assert f(x)[0] == scaled(x)[0] == 8.0
