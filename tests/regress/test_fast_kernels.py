@@ -74,3 +74,14 @@ def test_exchanged_defaults() -> None:
     assert f(x)[0] == scaled(x)[0] == 6.0
     scaled.__kwdefaults__["s"] = 3.0
     assert f(x)[0] == scaled(x)[0] == 8.0
+
+
+def test_rounded_integers() -> None:
+    def whole(x: Any) -> Any:
+        return np.floor(x), np.ceil(x), np.trunc(x)
+
+    f = rg.compile(whole)
+    for dtype in (np.int8, np.uint16, np.int64, np.bool_, np.float64):
+        x = np.arange(5).astype(dtype)
+        for got, want in zip(f(x), whole(x), strict=True):
+            np.testing.assert_array_equal(got, want, strict=True)
