@@ -91,6 +91,7 @@ class Specialisation:
     functions: tuple[tuple[Place, Any], ...]
     aliases: tuple[tuple[Place, Place], ...]
     rests: tuple[tuple[Place, tuple[Any, ...]], ...]
+    unused: tuple[tuple[Place, Hashable], ...]  # inputs that are no parameters
     layouts: tuple[tuple[int, Hashable], ...]
     written: tuple[int, ...]  # parameters
     tree: Tree
@@ -119,6 +120,8 @@ class Specialisation:
             if structure(place.get()) != expected:
                 return False
         if any(place.get() is not first.get() for place, first in self.aliases):
+            return False
+        if any(captured_kind(place.get()) != kind for place, kind in self.unused):
             return False
         for place, items in self.rests:
             now = unsearched(place.get())
@@ -349,6 +352,11 @@ def leaf_kind(x: Any) -> Hashable:
     if x is None or isinstance(x, int | str | bytes | np.dtype):
         return (cls, x)
     return (cls, id(x))
+
+
+def captured_kind(x: Any) -> Hashable:
+    """Return what Python may see of a captured array or number without reading it."""
+    return (type(x), leaf_kind(x))
 
 
 def is_native(x: Any) -> bool:

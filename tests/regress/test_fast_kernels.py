@@ -85,3 +85,36 @@ def test_rounded_integers() -> None:
         x = np.arange(5).astype(dtype)
         for got, want in zip(f(x), whole(x), strict=True):
             np.testing.assert_array_equal(got, want, strict=True)
+
+
+def test_captured_variables_that_are_only_looked_at() -> None:
+    scale: Any = 1.0
+    grid: Any = np.ones(4)
+
+    def plain(x: Any) -> Any:
+        return x + 1 if scale is None else x - 1
+
+    def shaped(x: Any) -> Any:
+        return np.zeros(grid.shape, grid.dtype) + x.sum()
+
+    f, g, x = rg.compile(plain), rg.compile(shaped), np.arange(3.0)
+    for new in (1.0, None, 2, np.ones(2), None, 2.0):
+        scale = new
+        for _ in range(4):  # kept plans, too
+            np.testing.assert_array_equal(f(x), plain(x))
+    for shape, dtype in (((4,), float), ((1,), float), ((2, 5), float), ((5,), "f4")):
+        grid = np.ones(shape, dtype)
+        for _ in range(4):
+            np.testing.assert_array_equal(g(x), shaped(x), strict=True)
+
+
+def test_python_ints_beyond_the_range_of_narrow_integers() -> None:
+    def compared(x: Any, k: int) -> Any:
+        return x > -3, x < 300, x == 2**31, 200 <= x, x != k
+
+    f = rg.compile(compared)
+    for dtype in (np.int8, np.uint8, np.int32, np.uint32, np.int64):
+        x = np.arange(4).astype(dtype)
+        for k in (-(2**33), 2, 258):
+            for got, want in zip(f(x, k), compared(x, k), strict=True):
+                np.testing.assert_array_equal(got, want)
