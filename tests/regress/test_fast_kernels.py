@@ -118,3 +118,14 @@ def test_python_ints_beyond_the_range_of_narrow_integers() -> None:
         for k in (-(2**33), 2, 258):
             for got, want in zip(f(x, k), compared(x, k), strict=True):
                 np.testing.assert_array_equal(got, want)
+
+
+def test_rows_that_are_read_before_they_are_computed() -> None:
+    def turned(x: Any, y: Any) -> Any:
+        z = x + y
+        w = z[::-1] * 0.5 + z.min(-1, keepdims=True)
+        z[1:] += w[:-1] * 0.5
+        return z
+
+    x, y = np.random.default_rng(0).normal(size=(2, 6, 5))
+    np.testing.assert_allclose(rg.compile(turned)(x, y), turned(x, y), rtol=1e-14)
