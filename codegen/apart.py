@@ -143,11 +143,16 @@ def extent(a: Access, facts: Facts) -> tuple[Dim, Dim] | None:
     return low, high
 
 
-def are_apart(loop: Loop, facts: Facts, but: Collection[Buffer] = frozenset()) -> bool:
+def are_apart(
+    loop: Loop,
+    facts: Facts,
+    own: Collection[Buffer] = frozenset(),
+    but: Collection[Buffer] = frozenset(),
+) -> bool:
     """Tell whether no two iterations of a loop meet in what one of them writes.
 
-    Nothing is said about the memory of the buffers `but`, and of those that hold a row
-    of one iteration; nobody may share it.
+    The buffers `own` hold rows of one iteration: chunks get their own memory for each.
+    Nothing is said about the memory of the buffers `but`; nobody may share it.
     """
     run = Range.of(loop)
     if run is None:
@@ -166,7 +171,7 @@ def are_apart(loop: Loop, facts: Facts, but: Collection[Buffer] = frozenset()) -
             same = a.buffer is b.buffer
             if not shares(a.buffer, b.buffer):
                 continue
-            if same and (a.buffer.private or a.buffer in but):
+            if (same and a.buffer in but) or (a.buffer in own and b.buffer in own):
                 continue
             if (dims.symbols_of(a.offset) | dims.symbols_of(b.offset)) & computed:
                 return False

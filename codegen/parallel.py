@@ -35,6 +35,7 @@ about 10 ns.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -94,6 +95,7 @@ class _Parallel:
         self.p = p
         self.numbers = itertools.count()
         self.uses = uses_in(p)
+        self.touched = Counter(_buffers_in(p.body))
 
     def run(self) -> None:
         self.block(self.p.body, self.p.facts, frozenset())
@@ -154,7 +156,7 @@ class _Parallel:
         if folds is None:
             return None
         serial = copied(loop)
-        if are_apart(loop, facts):
+        if are_apart(loop, facts, self.own(loop)):
             chunks = self.split(loop, count, units, folds)
             if not around:
                 return chunks
@@ -194,7 +196,7 @@ class _Parallel:
             return made[-1]
 
         found = columns.columns_of(loop, facts, rows)
-        apart = are_apart(loop, facts, {c.buffer for c in found})
+        apart = are_apart(loop, facts, self.own(loop), {c.buffer for c in found})
         if not found or not apart:
             return None
         self.p.buffers += made
@@ -222,8 +224,7 @@ class _Parallel:
             Bind(number, at(dims.floordiv(dims.add(dims.add(count, each), -1), each))),
         ]
         partial = [self.partial(f) for f in folds]
-        own = list(dict.fromkeys(filter(_is_own, buffers_in(loop))))
-        part = Parallel(index, chunks, self.body(loop, count, each, c), own)
+        part = Parallel(index, chunks, self.body(loop, count, each, c), self.own(loop))
         for f in folds:
             start_anew(loop, f)
         for column in sums:
@@ -236,6 +237,15 @@ class _Parallel:
         ]
         merged = self.merged(folds, partial, chunks, sums)
         return [*before, part, *merged]
+
+    def own(self, loop: Loop) -> list[Buffer]:
+        """Return the rows that chunks of a loop have for themselves.
+
+        Where loops inside the one over rows are split, they share the row: some write
+        it, and others read it. So a row belongs to loops with all that touches it.
+        """
+        inside = Counter(_buffers_in([loop]))
+        return [b for b, n in inside.items() if b.private and n == self.touched[b]]
 
     def partial(self, f: Fold) -> Buffer:
         b = self.buffer("f", f.dtype, MOST, "stack")
@@ -420,18 +430,14 @@ def _is_small(units: Dim | None) -> bool:
 def _is_plain(loop: Loop) -> bool:
     """Tell whether a loop holds what a part may hold."""
     kinds = Let | Set | Bind | Store | Fill | Move | Loop | If
-    if any(b.private for b in buffers_in(loop)):  # a check would not give it back
+    if any(b.private for b in _buffers_in([loop])):  # a check would not give it back
         return all(isinstance(s, kinds) for s in every([loop]))
     return all(isinstance(s, kinds | Check) for s in every([loop]))
 
 
-def _is_own(b: Buffer) -> bool:
-    return b.private
-
-
-def buffers_in(loop: Loop) -> Iterator[Buffer]:
-    """Yield the buffers that a loop touches."""
-    for s in every([loop]):
+def _buffers_in(body: Sequence[Statement]) -> Iterator[Buffer]:
+    """Yield the buffers that statements touch, as often as they do."""
+    for s in every(list(body)):
         match s:
             case Store() | Fill():
                 yield s.buffer

@@ -317,7 +317,7 @@ class _Rows:
         """
         if not any(_rows_left(n) for u in group for n in u.inside):
             return False
-        if not self.has_more_calls_inside(group):
+        if not self.has_more_calls_inside(group) or not self.stays_in_rows(group):
             return False
         if not any(n.op.kind is Kind.SCATTER for u in group for n in u.roots):
             return True
@@ -331,6 +331,29 @@ class _Rows:
             for t in found.tasks
             if t.do is stages.Do.SCATTER and t.node.result not in found.kept
             if isinstance(t.node.operands[0], Value)
+        )
+
+    def stays_in_rows(self, group: Sequence[Unit]) -> bool:
+        """Tell whether a group reads what it computes at the row that is computed.
+
+        What a unit computes anew for another row may be what the group keeps of each
+        row, and merged with it; a row that is still to come is not in memory.
+        """
+        region, key = self.region(group, ()), group[0].key
+        assert key is not None
+        views = {n.result: n for n in region.nodes if n.op.kind is Kind.VIEW}
+        computed = [n for n in region.nodes if n.op.kind is not Kind.VIEW]
+        of_rows = {
+            v
+            for n in computed
+            for v in n.results
+            if canonical(v.type.shape)[: len(key[0])] == key[0]
+        }
+        return all(
+            r.index is not None and _in_row(r.value.type.shape, r.index, len(key[0]))
+            for n in computed
+            for r in reads_of((), [n], views)
+            if r.value in of_rows
         )
 
     def has_more_calls_inside(self, group: Sequence[Unit]) -> bool:

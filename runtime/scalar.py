@@ -21,7 +21,6 @@ from numba.extending import intrinsic
 from . import vecmath
 from .vecmath import (
     cbrt,
-    ceil,
     copysign,
     cos,
     cosh,
@@ -30,7 +29,6 @@ from .vecmath import (
     exp,
     exp2,
     expm1,
-    floor,
     hypot,
     inline_exp,
     log,
@@ -43,7 +41,6 @@ from .vecmath import (
     sqrt,
     tan,
     tanh,
-    trunc,
 )
 
 __all__ = [
@@ -266,6 +263,12 @@ def _signbit(b: Builder, t: Any, x: Value) -> Value:
     return b.icmp_signed("<", b.bitcast(x, word), word(0))
 
 
+def _rounded(name: str) -> Any:
+    """Make a rounding: integers and bools are whole, and stay what they are."""
+    instruction = f"llvm.{name}"
+    return _unary(name, lambda b, t, x: _llvm(b, instruction, x) if _is_float(t) else x)
+
+
 absolute = _unary("absolute", _absolute)
 sign = _unary("sign", _sign)
 reciprocal = _unary("reciprocal", _reciprocal)
@@ -277,6 +280,7 @@ isnan = _unary("isnan", _isnan, types.boolean)
 isinf = _unary("isinf", _isinf, types.boolean)
 isfinite = _unary("isfinite", _isfinite, types.boolean)
 signbit = _unary("signbit", _signbit, types.boolean)
+floor, ceil, trunc = _rounded("floor"), _rounded("ceil"), _rounded("trunc")
 
 # ---------------------------------------------------------------- two arguments
 

@@ -422,9 +422,6 @@ hypot = _binary("hypot", _call("hypot"))
 # Machine instructions, exact: cheaper to compile than NumPy's functions in Numba.
 sqrt = _unary("sqrt", _instruction("llvm.sqrt"))
 fabs = _unary("fabs", _instruction("llvm.fabs"))
-floor = _unary("floor", _instruction("llvm.floor"))
-ceil = _unary("ceil", _instruction("llvm.ceil"))
-trunc = _unary("trunc", _instruction("llvm.trunc"))
 rint = _unary("rint", _instruction("llvm.rint"))
 copysign = _binary("copysign", _instruction("llvm.copysign"))
 # maximum and minimum give NaN if either is NaN, fmax and fmin only if both are.

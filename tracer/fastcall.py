@@ -21,7 +21,7 @@ import numpy as np
 
 from ..codegen.nests import OTHER
 from ..runtime.pool import ALIGNED, LARGE, WRITEABLE
-from .specialisation import Specialisation
+from .specialisation import Specialisation, captured_kind
 from .state import MISSING, Place, stands_for
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class _Writer:
         """Ask what `Specialisation.knows_state` asks."""
         spec = self.spec
         simple = not (spec.structures or spec.aliases or spec.rests)
-        known = (*spec.constants, *spec.functions)
+        known = (*spec.constants, *spec.functions, *spec.unused)
         if not simple or any(x is MISSING for _, x in known):
             self.unless(f"not {self.keep(spec.knows_state)}()")
             return
@@ -138,7 +138,9 @@ class _Writer:
         self.lines.append("try:")
         for k, (place, x) in enumerate(known):
             now, then = self.now(place), self.keep(x)
-            if k >= len(spec.constants):
+            if k >= len(spec.constants) + len(spec.functions):
+                bad = f"captured_kind({now}) != {then}"
+            elif k >= len(spec.constants):
                 if stands_for(x) is not x or place.get() is not x:
                     now = f"stands_for({now})"
                 bad = f"{now} is not {then}"
@@ -206,6 +208,7 @@ def make_flat(
         return never
     space = {**kernel.space, **w.space}
     space.update(MISS=MISS, GONE=GONE, stands_for=stands_for)
+    space.update(captured_kind=captured_kind)
     space.update(zip(caller.symbols, symbols, strict=True))
     space.update((s, values[k].shape[axis]) for s, k, axis in caller.sizes)
     space.update(_allocators(caller, space))

@@ -202,9 +202,12 @@ class Inputs:
         )
 
 
+PLAIN = frozenset((np.ndarray, np.memmap))
+
+
 def check_plain(x: Any, role: str) -> None:
     """Refuse subclasses of ndarray, whose operators mean something else."""
-    if isinstance(x, np.ndarray) and type(x) not in (np.ndarray, np.memmap):
+    if isinstance(x, np.ndarray) and type(x) not in PLAIN:
         raise UnsupportedError(
             f"a {type(x).__name__} {role}",
             location=user_location(),

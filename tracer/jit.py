@@ -99,7 +99,7 @@ class Compiled:
         if not _is_plain(fn):
             del self.__wrapped__
         self._specialisations: dict[Hashable, list[Specialisation]] = {}
-        self._signature: inspect.Signature | None = None
+        self._signature: tuple[list[Any], inspect.Signature] | None = None
         self._plans: dict[Hashable, Plan] = {}
         self._flat: Flat = never  # of the last kind of call
         self.derived: dict[Hashable, Any] = {}
@@ -204,9 +204,11 @@ class Compiled:
     # Specialisations ----------------------------------------------------------------
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if self._signature is None:
-            self._signature = _signature(self.fn)
-        bound = self._signature.bind(*args, **kwargs)
+        defaults = _defaults(self.fn)
+        known = self._signature
+        if known is None or not _agree(known[0], defaults):
+            known = self._signature = defaults, _signature(self.fn)
+        bound = known[1].bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.args, bound.kwargs
 
@@ -402,6 +404,16 @@ def _is_all(bound: Any, args: tuple[Any, ...]) -> bool:
 
 def _is_plain(fn: Any) -> bool:
     return not hasattr(fn, "__rg_function__")
+
+
+def _defaults(fn: Callable[..., Any]) -> list[Any]:
+    """Return the default values of a function: somebody may exchange them."""
+    own = getattr(fn, "__kwdefaults__", None) or {}
+    return [*(getattr(fn, "__defaults__", None) or ()), *own, *own.values()]
+
+
+def _agree(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:

@@ -22,6 +22,7 @@ from .capture import (
 )
 from .containers import Tree, unflatten_tree
 from .guards import Matcher
+from .inputs import PLAIN
 from .integers import Static
 from .leaves import Bookkeeping, GradOf, grad_of
 from .location import user_location
@@ -90,6 +91,7 @@ class Specialisation:
     functions: tuple[tuple[Place, Any], ...]
     aliases: tuple[tuple[Place, Place], ...]
     rests: tuple[tuple[Place, tuple[Any, ...]], ...]
+    unused: tuple[tuple[Place, Hashable], ...]  # inputs that are no parameters
     layouts: tuple[tuple[int, Hashable], ...]
     written: tuple[int, ...]  # parameters
     tree: Tree
@@ -119,6 +121,8 @@ class Specialisation:
                 return False
         if any(place.get() is not first.get() for place, first in self.aliases):
             return False
+        if any(captured_kind(place.get()) != kind for place, kind in self.unused):
+            return False
         for place, items in self.rests:
             now = unsearched(place.get())
             if len(now) != len(items) or not all(map(agree, now, items)):
@@ -143,6 +147,8 @@ class Specialisation:
             data = x._data if isinstance(x, Tensor) else x
             if isinstance(data, np.ndarray):
                 if p.type.scalar or data.dtype != p.type.dtype:
+                    return None
+                if type(data) not in PLAIN:  # whoever captures it refuses it
                     return None
                 if data.ndim != len(p.type.shape):
                     return None
@@ -346,6 +352,11 @@ def leaf_kind(x: Any) -> Hashable:
     if x is None or isinstance(x, int | str | bytes | np.dtype):
         return (cls, x)
     return (cls, id(x))
+
+
+def captured_kind(x: Any) -> Hashable:
+    """Return what Python may see of a captured array or number without reading it."""
+    return (type(x), leaf_kind(x))
 
 
 def is_native(x: Any) -> bool:

@@ -32,6 +32,7 @@ from .specialisation import (
     New,
     Rearrangement,
     Specialisation,
+    captured_kind,
     fits_int64,
     is_array_like,
     layout_class,
@@ -288,6 +289,11 @@ class _Specialiser:
             functions=tuple(self.state.functions),
             aliases=tuple(self.state.aliases),
             rests=tuple(self.state.rests),
+            unused=tuple(
+                (place, captured_kind(x))
+                for v, x in trace.inputs.pending.items()
+                for place in self.places.get(v, ())
+            ),
             layouts=layouts,
             written=tuple(j for _, j in pure.updates),
             tree=tree,

@@ -264,7 +264,8 @@ class State:
 
     What is no input is guarded: `constants` by value, `functions` and all that is not
     looked into by identity, `structures` by type and keys, `aliases` by being one
-    object, `rests` by the items that are not searched.
+    object, `rests` by the items that are not searched. An input of which the program
+    asks neither values nor sizes is guarded by its type, dtype and rank.
     """
 
     inputs: list[tuple[Place, Any]] = field(default_factory=list)

@@ -107,6 +107,8 @@ class Trace:
         return type_of(t._value).substitute(self.assumptions.equal)
 
     def shape_of(self, t: Tensor) -> tuple[Any, ...]:
+        if t._value in self.inputs.pending:  # its sizes are the program's from now on
+            self.inputs.use(t._value)
         return tuple(self.integer(d) for d in self.type_of(t).shape)
 
     def operand(self, x: Any) -> Operand:

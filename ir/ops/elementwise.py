@@ -61,12 +61,14 @@ def elementwise(
     on_dims: Callable[..., Dim] | None = None,
     signs: tuple[int, ...] = (),
     multiplies: bool = False,
+    computes: Callable[..., Sequence[DType]] | None = None,
 ) -> Op:
     """Define an elementwise op from its ufunc.
 
     `derivatives` holds one entry per operand: a callable is a `Partial` rule. `domain`
     holds one interval per operand from which samples are drawn, `kinds` the dtype kinds
-    of samples ("f", "i", "b").
+    of samples ("f", "i", "b"). Operands become the dtypes of the ufunc's loop, or
+    those that `computes` says.
     """
     nin = ufunc.nin
     domains = list(domain) or [REALS] * nin
@@ -74,7 +76,7 @@ def elementwise(
     def infer(*types: Type) -> Type:
         return elementwise_type(ufunc_dtypes(ufunc, types)[-1], types, weak)
 
-    def computes(*types: Type) -> Sequence[DType]:
+    def of_loop(*types: Type) -> Sequence[DType]:
         return ufunc_dtypes(ufunc, types)[:-1]
 
     return define(
@@ -86,7 +88,7 @@ def elementwise(
         derivatives=tuple(d if not callable(d) else Partial(d) for d in derivatives),
         lower=lower,
         samples=lambda rng: elementwise_samples(rng, domains, kinds, kink),
-        computes=computes,
+        computes=computes or of_loop,
         weak=weak,
         cost=cost,
         on_dims=on_dims,

@@ -16,12 +16,13 @@ from .. import dims
 from ..build import PYTHON_NUMBERS, Builder
 from ..errors import ShapeError
 from ..op import ZERO, Kind, Partial, Sample, Vjp, Zero, define
-from ..types import BOOL, DType, Type, broadcast_shapes, promote, same_shape
+from ..types import BOOL, I64, DType, Type, broadcast_shapes, promote, same_shape
 from .elementwise import (
     REALS,
     elementwise,
     elementwise_samples,
     elementwise_type,
+    ufunc_dtypes,
 )
 
 POSITIVE = (0.3, 2.0)
@@ -409,6 +410,15 @@ elementwise(
 
 # ---------------------------------------------------------------- comparison and logic
 
+
+def _compared(x: Type, y: Type) -> Sequence[DType]:
+    """Return int64 where a Python int may be out of the range of what it meets."""
+    if x.weak != y.weak and x.dtype.kind in "iu" and y.dtype.kind in "iu":
+        if (y if x.weak else x).dtype.itemsize < I64.itemsize:
+            return I64, I64
+    return ufunc_dtypes(np.equal, (x, y))[:-1]
+
+
 for _ufunc, _sign in (
     (np.equal, "=="),
     (np.not_equal, "!="),
@@ -417,7 +427,14 @@ for _ufunc, _sign in (
     (np.greater, ">"),
     (np.greater_equal, ">="),
 ):
-    elementwise(_ufunc, f"({{0}} {_sign} {{1}})", [ZERO, ZERO], kinds="fib", kink=True)
+    elementwise(
+        _ufunc,
+        f"({{0}} {_sign} {{1}})",
+        [ZERO, ZERO],
+        kinds="fib",
+        kink=True,
+        computes=_compared,
+    )
 
 for _ufunc, _template in (
     (np.logical_and, "logical_and({0}, {1})"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import retrograde as rg
+from retrograde.ir.errors import UnsupportedError
 from retrograde.runtime.pool import LARGE
 from retrograde.tracer import plans
 from retrograde.tracer.fastcall import MISS, never
@@ -288,7 +289,10 @@ def test_a_flat_plan_refuses_other_arguments(other: Any) -> None:
     assert flat((np.ones(3), 2)) is MISS
     assert flat((np.ones(3),)) is MISS
     assert flat((np.ones(3), 2.0, 3.0)) is MISS
-    if isinstance(other, np.ndarray):
+    if isinstance(other, Array):  # as if it had come first
+        with pytest.raises(UnsupportedError, match="a Array as an argument"):
+            f(other, 2.0)
+    elif isinstance(other, np.ndarray):
         assert f(other, 2.0) == 2.0 * other.sum() + 2.0
 
 
