@@ -341,8 +341,9 @@ class _Rows:
         """
         region, key = self.region(group, ()), group[0].key
         assert key is not None
-        views = {n.result: n for n in region.nodes if n.op.kind is Kind.VIEW}
         computed = [n for n in region.nodes if n.op.kind is not Kind.VIEW]
+        views = {n.result: n for n in region.nodes if n.op.kind is Kind.VIEW}
+        made = [n for n in region.nodes if n.op.kind is Kind.CREATION]  # as `arange`
         of_rows = {
             v
             for n in computed
@@ -352,7 +353,7 @@ class _Rows:
         return all(
             r.index is not None and _in_row(r.value.type.shape, r.index, len(key[0]))
             for n in computed
-            for r in reads_of((), [n], views)
+            for r in reads_of(made, [n], views)
             if r.value in of_rows
         )
 
