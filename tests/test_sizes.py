@@ -1,4 +1,7 @@
-"""One compilation serves every size: 0, 1, and a hundred batch sizes."""
+"""One compilation serves every size: 0, 1, and a hundred batch sizes.
+
+Large arrays, which several threads share, have one of their own.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +11,8 @@ import pytest
 
 import retrograde as rg
 
-SIZES = (7, 100, 64, 5, *range(8, 100), 256, 1000, 1025, 4097)
+SIZES = (7, 100, 64, 5, *range(8, 100), 256, 500, 900, 1025)
+LARGE = (10**5, 10**5 + 1, 2 * 10**5)
 SMALL = (0, 1, 2)
 
 
@@ -113,6 +117,17 @@ def test_gradients_of_a_hundred_sizes_compile_once(name: str) -> None:
     info = compiled.cache_info()
     assert info.specialisations == info.misses == 1
     assert info.compiled + info.loaded == 1
+
+
+@pytest.mark.parametrize("name", ["elementwise", "softmax"])
+def test_large_arrays_have_one_kernel_more(name: str) -> None:
+    f, make = PROGRAMS[name]
+    compiled = rg.compile(f)
+    for n in (7, *LARGE, 8, *LARGE, 100):
+        check(f, compiled, make(n))
+    info = compiled.cache_info()
+    assert info.specialisations == info.misses == 1
+    assert info.compiled + info.loaded == 2
 
 
 @pytest.mark.parametrize("first", [50, 0, 1])
