@@ -14,7 +14,7 @@ from ..ir.errors import UnsupportedError
 from ..ir.func import Operand, Value
 from ..ir.op import OPS
 from ..ir.ops.create import constant_attrs
-from ..ir.types import Type, type_of_array
+from ..ir.types import DType, Type, type_of_array
 from .location import user_location
 from .tensor import Tensor
 
@@ -203,6 +203,14 @@ class Inputs:
 
 
 PLAIN = frozenset((np.ndarray, np.memmap))
+
+
+def check_fits(x: Operand, dtype: DType) -> None:
+    """Raise as NumPy does where a Python int does not fit an integer dtype."""
+    if type(x) is int and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not limits.min <= x <= limits.max:
+            raise OverflowError(f"Python integer {x} out of bounds for {dtype.name}")
 
 
 def check_plain(x: Any, role: str) -> None:

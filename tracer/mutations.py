@@ -14,6 +14,7 @@ from ..ir.errors import (
 from ..ir.func import Node, Operand, Value
 from ..ir.op import OPS, Zero
 from ..ir.types import broadcast_shapes, same_shape
+from .inputs import check_fits
 from .leaves import Tracker, root_of
 from .location import user_location
 from .modes import STATE, enable_grad
@@ -54,6 +55,7 @@ class Mutations:
         x = self.trace.operand(new)
         self._check_writeable(where)
         self._check_fits(where, x)
+        check_fits(x, where.type.dtype)
         root = root_of(where)
         detached = self.is_detached(where)
         if detached:

@@ -36,7 +36,7 @@ from ..ir.func import (
 from ..ir.op import OPS, Kind, Op
 from ..ir.types import Type, same_shape
 from .assume import Assumptions, NeedsValue, Test
-from .inputs import Inputs
+from .inputs import Inputs, check_fits
 from .integers import Integers, dims_of
 from .layouts import Layouts
 from .leaves import Leaves
@@ -319,6 +319,7 @@ class Trace:
             xs, base = self.viewed(op, xs, attrs)
         with dims.deciding(self.assumptions):
             xs = tuple(self._resolved(x) for x in xs)
+            check_literals(op, xs, attrs)
             try:
                 out = self.builder.apply(op, xs, attrs, base=base)
             except ShapeError as error:
@@ -476,6 +477,17 @@ class HiddenTrace(Trace):
 
     def apply(self, op: Op, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         self.check_readable()
+
+
+def check_literals(op: Op, xs: Sequence[Operand], attrs: Mapping[str, Any]) -> None:
+    """Raise as NumPy does where a Python int does not fit the integers it becomes."""
+    if not any(type(x) is int for x in xs):
+        return
+    if op.lower == "{0}" and "dtype" in attrs:  # it only converts
+        check_fits(xs[0], attrs["dtype"])
+    elif isinstance(op.eager, np.ufunc) and op.computes is not None:
+        for x, dtype in zip(xs, op.computes(*map(type_of, xs)), strict=True):
+            check_fits(x, dtype)
 
 
 def with_symbols(f: Func) -> Func:

@@ -129,3 +129,50 @@ def test_rows_that_are_read_before_they_are_computed() -> None:
 
     x, y = np.random.default_rng(0).normal(size=(2, 6, 5))
     np.testing.assert_allclose(rg.compile(turned)(x, y), turned(x, y), rtol=1e-14)
+
+
+def add_large(x: Any) -> Any:
+    return x + 300
+
+
+def add_negative(x: Any) -> Any:
+    return np.maximum(x, -1)
+
+
+def shift(x: Any) -> Any:
+    x <<= -1
+    return x
+
+
+def assign(x: Any) -> Any:
+    x[0] = 256
+    return x
+
+
+def assign_far(x: Any) -> Any:
+    x[1:] -= 1 << 40
+    return x
+
+
+def filled(x: Any) -> Any:
+    return np.full(x.shape, -1, x.dtype)
+
+
+@pytest.mark.parametrize(
+    "f", [filled, add_large, add_negative, shift, assign, assign_far]
+)
+def test_python_ints_that_do_not_fit(f: Callable[[Any], Any]) -> None:
+    with pytest.raises(OverflowError) as known:
+        f(np.array([1, 2, 3], np.uint8))
+    x = np.array([1, 2, 3], np.uint8)
+    with pytest.raises(OverflowError) as found:
+        rg.compile(f)(x)
+    assert str(found.value) == str(known.value)
+    assert x.tolist() == [1, 2, 3]
+
+
+def test_python_ints_that_fit() -> None:
+    x = np.array([1, 2, 3], np.uint8)
+    assert rg.compile(lambda x: x + 254)(x).tolist() == [255, 0, 1]
+    assert rg.compile(lambda x: x + 0.5)(x).tolist() == [1.5, 2.5, 3.5]
+    assert rg.compile(lambda x: np.array([True]) + 300)(x).tolist() == [301]

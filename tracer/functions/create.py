@@ -40,7 +40,7 @@ def _dtype(dtype: Any, default: Any = np.float64) -> np.dtype[Any]:
 def filled(value: Any, shape: tuple[Any, ...], dtype: np.dtype[Any]) -> Any:
     """Return a fresh array with one value."""
     if not hasattr(value, "dtype") and not isinstance(value, SymInt):
-        value = np.asarray(value).astype(dtype)[()].item()
+        value = np.full((), value, dtype).item()
     return apply("full", value, shape=shape, dtype=dtype)
 
 
