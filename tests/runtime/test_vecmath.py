@@ -11,7 +11,7 @@ import pytest
 from numba import types
 from numba.core.errors import TypingError
 
-from retrograde.runtime import vecmath
+from retrograde.runtime import scalar, vecmath
 from retrograde.runtime.memory import load, pointer, store
 
 EXACT = "sqrt fabs floor ceil trunc rint".split()
@@ -22,7 +22,7 @@ DTYPES = (np.float64, np.float32)
 
 
 def kernel(name: str, dtype: Any, count: int) -> Any:
-    function = getattr(vecmath, name)
+    function = getattr(vecmath if hasattr(vecmath, name) else scalar, name)
     kind = types.Array(numba.from_dtype(np.dtype(dtype)), 1, "C")
     if count == 1:
 
@@ -101,7 +101,7 @@ NARROW = """
 import re
 import numba, numpy as np
 from numba import types
-from retrograde.runtime import vecmath
+from retrograde.runtime import scalar, vecmath
 from retrograde.runtime.memory import load, pointer, store
 a = types.Array(types.float64, 1, "C")
 @numba.njit([(a, a)])
@@ -146,7 +146,7 @@ class Refuse(ctypes.CDLL):
         raise OSError("no libraries")
 numba.njit("f8(f8)")(lambda x: x + 1)  # lets LLVM and SciPy open what they need
 ctypes.CDLL, ctypes.util.find_library = Refuse, lambda name: None
-from retrograde.runtime import vecmath
+from retrograde.runtime import scalar, vecmath
 assert vecmath.symbols() == ()
 assert vecmath.describe().startswith(("polynomials", "scalar"))
 import math
