@@ -23,6 +23,7 @@ from .nests import (
     Statement,
     Store,
     leaves,
+    rewrite_registers,
     scalars_of,
 )
 
@@ -175,17 +176,3 @@ def without_copies(body: Sequence[Statement]) -> list[Statement]:
             case Check():
                 out.append(Check(change(s.bad), s.code))
     return out
-
-
-def rewrite_registers(x: Scalar, values: Mapping[str, Scalar]) -> Scalar:
-    """Replace registers of a tree."""
-    match x:
-        case Reg():
-            return values.get(x.name, x)
-        case Apply():
-            args = tuple(rewrite_registers(a, values) for a in x.args)
-            return Apply(x.template, args, x.dtype)
-        case Cast():
-            return Cast(rewrite_registers(x.arg, values), x.dtype)
-        case _:
-            return x

@@ -423,34 +423,41 @@ def leaves(x: Scalar) -> Iterator[Scalar]:
             pass
 
 
-def rewrite_dims(x: Scalar, change: Callable[[Dim], Dim]) -> Scalar:
-    """Replace the dims of a tree."""
+def rewrite(x: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
+    """Replace the leaves of a tree: what is no operation and no conversion."""
     match x:
-        case At():
-            return At(change(x.dim), x.dtype)
-        case Load():
-            return Load(x.buffer, change(x.offset), x.dtype)
         case Apply():
-            args = tuple(rewrite_dims(a, change) for a in x.args)
+            args = tuple(rewrite(a, change) for a in x.args)
             return Apply(x.template, args, x.dtype)
         case Cast():
-            return Cast(rewrite_dims(x.arg, change), x.dtype)
+            return Cast(rewrite(x.arg, change), x.dtype)
         case _:
-            return x
+            return change(x)
+
+
+def rewrite_dims(x: Scalar, change: Callable[[Dim], Dim]) -> Scalar:
+    """Replace the dims of a tree."""
+
+    def leaf(y: Scalar) -> Scalar:
+        match y:
+            case At():
+                return At(change(y.dim), y.dtype)
+            case Load():
+                return Load(y.buffer, change(y.offset), y.dtype)
+            case _:
+                return y
+
+    return rewrite(x, leaf)
 
 
 def rewrite_loads(x: Scalar, loads: Mapping[Buffer, Load]) -> Scalar:
     """Replace the loads of some buffers in a tree."""
-    match x:
-        case Load():
-            return loads.get(x.buffer, x)
-        case Apply():
-            args = tuple(rewrite_loads(a, loads) for a in x.args)
-            return Apply(x.template, args, x.dtype)
-        case Cast():
-            return Cast(rewrite_loads(x.arg, loads), x.dtype)
-        case _:
-            return x
+    return rewrite(x, lambda y: loads.get(y.buffer, y) if isinstance(y, Load) else y)
+
+
+def rewrite_registers(x: Scalar, values: Mapping[str, Scalar]) -> Scalar:
+    """Replace registers of a tree."""
+    return rewrite(x, lambda y: values.get(y.name, y) if isinstance(y, Reg) else y)
 
 
 def drop_unused(p: Program) -> None:
