@@ -19,6 +19,7 @@ from ..ir.dims import Call as DimCall
 from ..ir.dims import Dim, Expr, Symbol
 from ..ir.types import BOOL, F64, I64, DType
 from .invariants import Invariants
+from .large import INTERLEAVED
 from .nests import (
     OTHER,
     Allocate,
@@ -67,9 +68,8 @@ HEADER = (
 )
 
 _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|\+=|in) ", re.MULTILINE)
-GLOBALS = frozenset(_NAME.findall("\n".join(HEADER))) | frozenset(
-    "for in range while if else pass break return not min max and or True False".split()
-)
+LANGUAGE = "for in range while if else pass break return not min max and or True False"
+GLOBALS = frozenset([*_NAME.findall("\n".join(HEADER)), *LANGUAGE.split(), INTERLEAVED])
 ALIGN = 64  # bytes, of every buffer in the arena
 
 
@@ -341,11 +341,12 @@ class Emitter:
     def loop(self, s: Loop, indent: str) -> Iterator[str]:
         i = name_of(s.index)
         deeper = indent + "    "
+        run = f"{INTERLEAVED}({s.vectors}, " if s.vectors else "range("
         if s.block:
             start, stop = self.text(s.start), self.text(s.stop)
             yield f"{indent}for {i}b in range({start}, {stop}, {s.block}):"
             yield from self.lines(s.opening, deeper)
-            yield f"{deeper}for {i} in range({i}b, min({i}b + {s.block}, {stop})):"
+            yield f"{deeper}for {i} in {run}{i}b, min({i}b + {s.block}, {stop})):"
             yield from self.lines(s.body, deeper + "    ")
             yield from self.lines(s.closing, deeper)
             return
@@ -354,7 +355,7 @@ class Emitter:
             bounds.append(self.text(s.step))
         elif s.start == 0:
             bounds = bounds[1:]
-        yield f"{indent}for {i} in range({', '.join(bounds)}):"
+        yield f"{indent}for {i} in {run}{', '.join(bounds)}):"
         yield from self.lines(s.body, deeper)
         if not s.body:
             yield f"{deeper}pass"

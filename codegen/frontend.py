@@ -36,7 +36,7 @@ from llvmlite import ir
 
 from ..runtime import scalar, vecmath
 from . import parts, split
-from .large import DENSE, LARGE, VECTORS
+from .large import DENSE, INTERLEAVED
 from .parts import PARALLEL
 
 # Numba's internals are untyped Python to mypy.
@@ -122,13 +122,22 @@ def _range(s: ast.For) -> tuple[str, list[ast.expr], int]:
     """Return index, start and stop, and step of a loop."""
     match s:
         case ast.For(
-            target=ast.Name(name), iter=ast.Call(ast.Name("range"), args), orelse=[]
+            target=ast.Name(name), iter=ast.Call(ast.Name(kind), args), orelse=[]
         ):
+            args = args[1:] if kind == INTERLEAVED else args
             step = _constant(args[2]) if len(args) > 2 else ast.Constant(1)
             if step is not None and isinstance(step.value, int):
                 bounds = args[:2] if len(args) > 1 else [ast.Constant(0), args[0]]
                 return name, bounds, step.value
     raise _refuse(s, "not a loop over a range")
+
+
+def _vectors(s: ast.For) -> int:
+    """Return how many vectors a loop is asked to compute in turn; 0: LLVM decides."""
+    match s.iter:
+        case ast.Call(ast.Name(kind), [ast.Constant(int(count)), *_]):
+            return count if kind == INTERLEAVED else 0
+    return 0
 
 
 def owns(t: Type) -> bool:
@@ -305,9 +314,9 @@ class _Hint(ir.values.MDValue):  # type: ignore[misc]
         buf += [f"distinct !{{ {listed} }}", "\n"]
 
 
-def _interleaved(module: Any) -> _Hint:
+def _interleaved(module: Any, vectors: int) -> _Hint:
     """Ask for several vectors in one iteration; see Note [large loops]."""
-    count = ir.Constant(ir.IntType(32), VECTORS)
+    count = ir.Constant(ir.IntType(32), vectors)
     asked = module.add_metadata(["llvm.loop.interleave.count", count])
     return _Hint(module, [asked], name=str(len(module.metadata)))
 
@@ -442,10 +451,13 @@ class Lower(_BaseLower):  # type: ignore[misc]
     def innermost(self, s: ast.For, back: Value) -> None:
         """Tell LLVM how to vectorise a loop; `back` is the branch to its head."""
         names = [x.id for x in ast.walk(s) if isinstance(x, ast.Name)]
-        if len(s.body) >= DENSE * (names.count("load") + names.count("store")):
+        accesses = names.count("load") + names.count("store")
+        if len(s.body) >= DENSE * accesses:
             vecmath.prefer_wide(self.context, self.function)
-        if len(s.body) >= LARGE:
-            back.set_metadata("llvm.loop", _interleaved(self.builder.module))
+        vectors = _vectors(s)
+        if vectors:
+            hint = _interleaved(self.builder.module, vectors)
+            back.set_metadata("llvm.loop", hint)
 
     def choice(self, s: ast.If) -> None:
         t, value = self.expression(s.test)

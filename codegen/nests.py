@@ -167,7 +167,8 @@ class Loop:
     """Count from start to stop; `block` > 0 runs the inner loop in blocks.
 
     With blocks, the statements of `opening` and `closing` surround each block: partial
-    sums are started and added there.
+    sums are started and added there. So many `vectors` are computed in turn; 0: the
+    compiler decides.
     """
 
     index: Symbol
@@ -179,6 +180,7 @@ class Loop:
     opening: list[Statement] = field(default_factory=list)
     closing: list[Statement] = field(default_factory=list)
     ordered: bool = False  # a loop of the program, not of a nest
+    vectors: int = 0
 
 
 @dataclass(eq=False, slots=True)

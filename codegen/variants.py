@@ -25,7 +25,7 @@ from ..runtime import cache, progress
 from . import parallel
 from .binder import Kernel, assemble, describe
 from .kernels import lower
-from .large import inline_in_large_loops
+from .large import interleave
 from .nests import Parallel, Program, copied, drop_unused, every
 from .recipe import Recipe, from_bytes, to_bytes
 
@@ -123,7 +123,7 @@ class Source:
         return self.described(p)
 
     def described(self, p: Program) -> Recipe:
-        inline_in_large_loops(p)
+        interleave(p)
         return describe(p, self._ndims)
 
     def program(self) -> Program:

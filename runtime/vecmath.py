@@ -244,6 +244,12 @@ def _target_of(context: Any) -> Target:
     return _target(*context.codegen().magic_tuple()[1:])
 
 
+def is_wide() -> bool:
+    """Tell whether kernels may ask for vectors of 512 bits; see Note [512 bits]."""
+    context: Any = numba.core.registry.cpu_target.target_context
+    return _is_wide(_target_of(context))
+
+
 def prefer_wide(context: Any, function: Any) -> None:
     """Ask for vectors of 512 bits in `function`; see Note [512 bits]."""
     if _is_wide(_target_of(context)) and not isinstance(

@@ -1,4 +1,4 @@
-"""Loops with many operations: two vectors at a time, inline exponentials."""
+"""Loops with much arithmetic: several vectors at a time, inline exponentials."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from retrograde.codegen import build
 from retrograde.codegen.large import LARGE
 from retrograde.ir.text import parse
 from retrograde.passes import manager
-from retrograde.runtime import threads
+from retrograde.runtime import threads, vecmath
 
 
 def program(count: int, dtype: str = "f64") -> str:
@@ -49,9 +49,35 @@ def test_large_loop_of_any_size(dtype: str, size: int) -> None:
     np.testing.assert_allclose(total, y.sum(dtype="f8"), rtol=tolerance)
 
 
-def test_exponentials_are_inline_in_large_loops() -> None:
-    assert "inline_exp(" in kernel(2 * LARGE).source
-    assert "inline_exp(" not in kernel(LARGE // 2).source
+@pytest.mark.parametrize(
+    ("wide", "count", "vectors"),
+    [(True, 2 * LARGE, 2), (True, LARGE // 2, 0), (False, LARGE // 2, 4)],
+)
+def test_vectors_in_turn_depend_on_their_width(
+    wide: bool, count: int, vectors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vecmath, "is_wide", lambda: wide)
+    source = kernel(count).source
+    assert (f"in interleaved({vectors}, " in source) == (vectors > 0)
+    assert ("inline_exp(" in source) == (vectors > 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "large"),
+    [
+        ("  %t: f64[n] = exp %x\n  %u: f64[n] = exp %t\n  %y: f64[n] = exp %u", True),
+        ("  %y: f64[n] = multiply %x, %x", False),  # bound by memory
+        ("  %t: f64[n] = add %x, 1.0\n  %y: f64[n] = divide %t, %x", False),
+    ],
+)
+def test_short_vectors_are_in_turn_where_arithmetic_is_the_bound(
+    text: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vecmath, "is_wide", lambda: False)
+    head = "func @f(%x: f64[n]) -> f64 {\n"
+    tail = "\n  %s: f64 = sum %y {axis=(0,), keepdims=False}\n  return %s\n}"
+    f = manager.run(parse(head + text + tail), manager.PIPELINES["lower"])
+    assert ("interleaved" in build(f).source) == large
 
 
 def test_precise_exponentials_stay_those_of_the_c_library() -> None:
