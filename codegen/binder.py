@@ -193,7 +193,7 @@ def assemble(r: Recipe, other: Callable[[], Kernel] | None = None) -> Kernel:
         "Arena": Arena,
         "Results": Results,
         "constants": r.constants,
-        "fail": _failing(r.failures),
+        "fail": failing(r.failures),
         "read_only": _read_only,
         "other": lambda args, symbols: rest().call(args, symbols),
     }
@@ -213,7 +213,7 @@ def assemble(r: Recipe, other: Callable[[], Kernel] | None = None) -> Kernel:
     )
 
 
-def _failing(failures: Sequence[Failure]) -> Callable[[int], None]:
+def failing(failures: Sequence[Failure]) -> Callable[[int], None]:
     def fail(code: int) -> None:
         f = failures[code - 1]
         more: dict[str, Any] = dict(f.more)

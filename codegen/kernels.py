@@ -117,8 +117,9 @@ def at(d: Dim) -> Scalar:
 class Lowering:
     """Builds the program of one Func; the state is what has been lowered so far."""
 
-    def __init__(self, f: Func) -> None:
+    def __init__(self, f: Func, library: bool = True) -> None:
         self.f = f
+        self.library = library  # whether there is a BLAS to call
         self.values: dict[Value, Place] = {}
         self.facts: Facts = f.size_facts()
         self.body: list[Statement] = []
@@ -578,9 +579,9 @@ def last_uses(b: Block) -> dict[Value, int]:
 # ---------------------------------------------------------------- a whole Func
 
 
-def lower(f: Func, name: str) -> Program:
-    """Turn a pure Func into a program of nests."""
-    low = Lowering(f)
+def lower(f: Func, name: str, library: bool = True) -> Program:
+    """Turn a pure Func into a program of nests; `library`: products may call BLAS."""
+    low = Lowering(f, library)
     params, sizes = _enter(low)
     _find_homes(low)
     low.block(f.body)

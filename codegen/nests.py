@@ -155,11 +155,12 @@ class Bind:
 
 @dataclass(eq=False, slots=True)
 class Store:
-    """Write one element."""
+    """Write one element; `plus` adds to it, whoever else does so at the same time."""
 
     buffer: Buffer
     offset: Dim
     value: Scalar
+    plus: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -515,7 +516,8 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
             case Bind():
                 yield f"{indent}size {s.symbol} = {s.value}"
             case Store():
-                yield f"{indent}{s.buffer.name}[{s.offset}] = {s.value}"
+                sign = "+=" if s.plus else "="
+                yield f"{indent}{s.buffer.name}[{s.offset}] {sign} {s.value}"
             case Loop():
                 step = "" if s.step == 1 else f" step {s.step}"
                 block = f" blocks of {s.block}" if s.block else ""

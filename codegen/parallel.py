@@ -129,7 +129,7 @@ class _Parallel:
                 if found is not None:
                     return found
                 self.inside(s, facts, around)
-            case Move() | Fill() if not around and not _is_small(_units([s])):
+            case Move() | Fill() if not around and not _is_small(units_of([s])):
                 return self.range(s)
             case While():
                 self.block(s.body, facts, around | {WHILE})
@@ -331,26 +331,27 @@ def _rounded(each: Dim) -> Dim:
 
 def work(loop: Loop) -> Dim | None:
     """Estimate the units of time of one iteration; None where sizes do not tell."""
-    total = _units([*loop.body, *loop.opening, *loop.closing])
+    total = units_of([*loop.body, *loop.opening, *loop.closing])
     indices = {s.index for s in every([loop]) if isinstance(s, Loop)}
     if total is None or dims.symbols_of(total) & indices:
         return None
     return total
 
 
-def _units(body: Sequence[Statement]) -> Dim | None:
+def units_of(body: Sequence[Statement]) -> Dim | None:
+    """Estimate the units of time of some statements; None where sizes do not tell."""
     total: Dim = 0
     for s in body:
         own = sum(map(_cost, scalars_of(s))) + MEMORY * isinstance(s, Store)
         total = dims.add(total, own)
         if isinstance(s, Loop):
-            run, inside = Range.of(s), _units(s.body)
+            run, inside = Range.of(s), units_of(s.body)
             if run is None or inside is None:
                 return None
             each = dims.mul(dims.add(run.some, 1), inside)
             total = dims.add(total, dims.add(each, LOOP))
         elif isinstance(s, If):
-            parts = [_units(part) for part in inner(s)]
+            parts = [units_of(part) for part in inner(s)]
             for x in parts:
                 if x is None:
                     return None
@@ -411,7 +412,7 @@ def most_work(p: Program) -> Dim:
             size = size_of(s, frozenset(x.index for x in around))
             total = dims.mul(*size) if size is not None else 0
         elif isinstance(s, Move | Fill) and not around:
-            total = _units([s])
+            total = units_of([s])
         if total is not None and dims.symbols_of(total) <= known:
             terms = total.terms if isinstance(total, Expr) else (((), total),)
             for monomial, c in terms:

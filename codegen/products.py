@@ -346,6 +346,10 @@ class Product:
         work = dims.product((m, k, n))
         small = low.facts.proves(dims.add(limit, dims.mul(work, -1)))
         is_open = self.is_open(self.left) or self.is_open(self.right)
+        if not low.library:
+            with low.loops(self.out.stack) as index:
+                self.sums(index, False)
+            return
         if self.dtype not in (F32, F64) or m == n == 1 or small:
             self.loops()
             return

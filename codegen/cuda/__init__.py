@@ -1,0 +1,1 @@
+"""Kernels for CUDA devices: programs of nests become launches and a host function."""

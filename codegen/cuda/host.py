@@ -1,0 +1,234 @@
+"""Print the function that launches the kernels of a plan.
+
+It is Python: integers for sizes and addresses, one call per launch. It gets addresses
+of arrays, numbers and sizes, and returns 0 or the number of a failed check, followed by
+the memory of the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.types import BOOL
+from ..emit import arena_slots, dim_text, late_symbols, name_of
+from ..invariants import Invariants
+from ..nests import (
+    Allocate,
+    Apply,
+    At,
+    Bind,
+    Buffer,
+    Cast,
+    Grow,
+    If,
+    Let,
+    Lit,
+    Loop,
+    Program,
+    Reg,
+    Result,
+    Rotate,
+    Scalar,
+    Set,
+    While,
+)
+from .homes import Homes
+from .kernel import Printed
+from .steps import TOGETHER, Inner, Launch, ReadBack, Step, rows_of
+
+ALIGN = 256  # bytes, of every buffer of the arena
+WORD = 8  # bytes of a slot
+BLOCK = 256  # threads of a block
+SOLE = 128  # threads of a block that is alone
+
+
+class Host:
+    """Prints the host function of one plan."""
+
+    def __init__(
+        self,
+        p: Program,
+        plan: Sequence[Step],
+        homes: Homes,
+        kernels: dict[str, Printed],
+        invariants: Invariants,
+    ) -> None:
+        self.p = p
+        self.plan = plan
+        self.homes = homes
+        self.kernels = kernels
+        self.invariants = invariants
+
+    def source(self) -> str:
+        body = list(self.lines(self.plan, "    "))
+        lines = [
+            f"def run({', '.join(self.arguments())}):",
+            *self.head(),
+            *body,
+            *self.tail(),
+        ]
+        return "\n".join([*lines, ""])
+
+    def arguments(self) -> list[str]:
+        p = self.p
+        names = [f"p_{x.name}" if isinstance(x, Buffer) else x.name for x in p.params]
+        names += [name_of(s) for s in p.symbols]
+        names += [name_of(s) for s, _, _ in p.sizes]
+        return names + [f"p_{b.name}" for b, _ in p.constants]
+
+    def head(self) -> Iterator[str]:
+        for step in reversed(self.p.steps):  # outer axes first: they need inner ones
+            yield f"    {name_of(step.symbol)} = {dim_text(step.packed)}"
+        for d, s in self.invariants.names.items():
+            yield f"    {name_of(s)} = {dim_text(d)}"
+        for name in sorted(self.homes.read):
+            yield f"    {name} = 0"
+        yield from self.arena()
+        for b in self.p.buffers:
+            if b.place == "result":
+                yield from self.allocated(b)
+
+    def allocated(self, b: Buffer) -> Iterator[str]:
+        size = f"({self.text(b.size)})*{b.dtype.itemsize}"
+        yield f"    m_{b.name} = allocate({size})"
+        yield f"    p_{b.name} = m_{b.name}.address"
+
+    def arena(self) -> Iterator[str]:
+        """Lay out the memory of the call: slots, then what buffers share."""
+        words = len(self.homes.slots) + bool(self.p.failures)
+        sizes = [_rounded(words * WORD)] if words else []
+        slots = arena_slots(self.p)
+        sizes += [_rounded(size) for size, _ in slots]
+        if not sizes:
+            return
+        total: Dim = 0
+        for d in sizes:
+            total = dims.add(total, d)
+        yield f"    arena = allocate({self.text(total)})"
+        yield "    q = arena.address"
+        if words:
+            yield f"    fill(q, 0, {words * WORD})"
+            for k, b in enumerate(self.homes.slots.values()):
+                yield f"    p_{b.name} = q + {k * WORD}"
+            if self.p.failures:
+                yield f"    p_status = q + {(words - 1) * WORD}"
+            yield f"    q += {sizes[0]}"
+        for size, (_, buffers) in zip(sizes[bool(words) :], slots, strict=True):
+            for b in buffers:
+                yield f"    p_{b.name} = q"
+            yield f"    q += {self.text(size)}"
+
+    def tail(self) -> Iterator[str]:
+        if self.p.failures:
+            yield "    status = read('int64', p_status)"
+            yield "    if status:"
+            yield f"        return {len(self.p.failures) + 1} - status, None"
+        results = ", ".join([*map(self.result, self.p.results), ""])
+        late = ", ".join([*map(name_of, late_symbols(self.p)), ""])
+        yield f"    return 0, (({results.strip()}), ({late.strip()}))"
+
+    def result(self, r: Result) -> str:
+        what = r.what
+        if r.updates is not None:
+            return "None"
+        if isinstance(what, Buffer):
+            return f"m_{what.name}"
+        slot = self.homes.slots.get(what.name)
+        if slot is None or what.name in self.homes.read:
+            return str(what.name)
+        return f"(arena, p_{slot.name})"
+
+    # Statements -------------------------------------------------------------------
+
+    def lines(self, body: Sequence[Inner], indent: str) -> Iterator[str]:
+        for s in body:
+            yield from self.statement(s, indent)
+
+    def statement(self, s: Inner, indent: str) -> Iterator[str]:
+        deeper = indent + "    "
+        match s:
+            case Let() | Set():
+                yield f"{indent}{s.name} = {self.scalar(s.value)}"
+            case Bind():
+                yield f"{indent}{name_of(s.symbol)} = {self.scalar(s.value)}"
+            case Launch():
+                yield from self.launch(s, indent)
+            case ReadBack():
+                for name in s.names:
+                    dtype = self.homes.dtypes[name].name
+                    slot = self.homes.slots[name]
+                    yield f"{indent}{name} = read({dtype!r}, p_{slot.name})"
+            case Loop():
+                bounds = ", ".join(map(self.text, (s.start, s.stop, s.step)))
+                yield f"{indent}for {name_of(s.index)} in range({bounds}):"
+                yield from self.lines(s.body, deeper)
+                if not s.body:
+                    yield f"{deeper}pass"
+            case While():
+                yield f"{indent}while True:"
+                yield from self.lines(s.test, deeper)
+                yield f"{deeper}if not {self.scalar(s.condition)}:"
+                yield f"{deeper}    break"
+                yield from self.lines(s.body, deeper)
+            case If():
+                yield f"{indent}if {self.scalar(s.condition)}:"
+                yield from self.lines(s.then, deeper)
+                if not s.then:
+                    yield f"{deeper}pass"
+                if s.orelse:
+                    yield f"{indent}else:"
+                    yield from self.lines(s.orelse, deeper)
+            case Rotate():
+                names = [f"p_{b.name}" for b in s.buffers]
+                turned = ", ".join([*names[1:], names[0]])
+                yield f"{indent}{', '.join(names)} = {turned}"
+            case Allocate():
+                yield from (indent[4:] + line for line in self.allocated(s.buffer))
+            case Grow():
+                b, size = s.buffer, f"({self.text(s.size)})*{s.buffer.dtype.itemsize}"
+                yield f"{indent}if {size} > m_{b.name}.size:"
+                yield f"{indent}    m_{b.name} = grown(m_{b.name}, {size})"
+                yield f"{indent}    p_{b.name} = m_{b.name}.address"
+            case _:
+                raise TypeError(f"{type(s).__name__} is no step of the host")
+
+    def launch(self, s: Launch, indent: str) -> Iterator[str]:
+        names = [name for name, _ in self.kernels[s.name].params]
+        names = [f"{x}.address" if x.startswith("w_") else x for x in names]
+        args = "".join(f"{x}, " for x in names)
+        if s.how == TOGETHER:
+            yield f"{indent}{s.name}(1, {SOLE}, ({args}))"
+            return
+        grid = self.text(s.grid)
+        yield f"{indent}if {grid}:"
+        for b in rows_of(s):
+            size = f"({self.text(b.size)})*{b.dtype.itemsize}"
+            yield f"{indent}    w_{b.name} = allocate({grid}*({size}))"
+        yield f"{indent}    {s.name}({grid}, {BLOCK}, ({args}))"
+
+    # Scalars ----------------------------------------------------------------------
+
+    def text(self, d: Dim) -> str:
+        return dim_text(self.invariants.hoisted(d))
+
+    def scalar(self, x: Scalar) -> str:
+        match x:
+            case Reg():
+                return x.name
+            case Lit():
+                return repr(x.value)
+            case At():
+                return f"({self.text(x.dim)})"
+            case Cast():
+                kind = "bool" if x.dtype == BOOL else "int"
+                return f"{kind}({self.scalar(x.arg)})"
+            case Apply():
+                return x.template.format(*map(self.scalar, x.args))
+            case _:
+                raise TypeError(f"the host cannot load {x}")
+
+
+def _rounded(size: Dim) -> Dim:
+    return dims.mul(dims.floordiv(dims.add(size, ALIGN - 1), ALIGN), ALIGN)

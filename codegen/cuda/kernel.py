@@ -1,0 +1,577 @@
+"""Print one kernel as Python source for Numba's CUDA compiler.
+
+Note [together and alone]
+Where the threads of a block run statements *together*, all registers are the same in
+all threads. A store is one thread's; an inner loop whose iterations are apart is shared
+out, and each thread runs its part *alone*; what it folds is brought together at the
+end, in a fixed order. All else every thread does as the others do. Between a write and
+what another thread may read or write there is a barrier: the printer follows which
+buffers were touched since the last one.
+
+Note [sums]
+A thread that adds up many elements does it by blocks of its own iterations, as CPU
+kernels do, and the sums of blocks, of threads and of blocks of threads are added with
+what they lose (`lost`): sums are as accurate as NumPy's, and the same in every run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...ir.types import BOOL, I64
+from ..apart import Range
+from ..carried import SUM, Fold
+from ..emit import GLOBALS, Emitter, name_of
+from ..invariants import Invariants
+from ..nests import (
+    Apply,
+    Buffer,
+    Check,
+    Fill,
+    If,
+    Lit,
+    Load,
+    Loop,
+    Move,
+    Program,
+    Reg,
+    Rotate,
+    Scalar,
+    Set,
+    Statement,
+    Store,
+    While,
+    copied,
+)
+from .homes import Homes
+from .share import is_plain, shared, trips
+from .steps import (
+    BLOCKS,
+    THREADS,
+    TOGETHER,
+    Inner,
+    Launch,
+    Merge,
+    all_of,
+    assigned,
+    needs,
+    rows_of,
+    touched,
+)
+
+_NAME = re.compile(r"\b[a-z]\w*")
+_ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
+FUNCTIONS = (
+    "any_thread atomic_add atomic_max barrier block blocks convert load offset "
+    "reduce_add reduce_and reduce_maximum reduce_minimum reduce_multiply reduce_or "
+    "reduce_pair store thread threads"
+).split()
+MODULE = "retrograde.codegen.cuda.device"
+TYPES = (
+    "bool_ float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 inf nan"
+).split()
+REDUCE = {
+    SUM: "reduce_add",
+    "maximum({0}, {1})": "reduce_maximum",
+    "minimum({0}, {1})": "reduce_minimum",
+    "logical_or({0}, {1})": "reduce_or",
+    "logical_and({0}, {1})": "reduce_and",
+    "({0} | {1})": "reduce_or",
+    "({0} * {1})": "reduce_multiply",
+}
+STATUS = Buffer("status", I64, 1, "arena")
+POINTER = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A kernel as text; `params` are its parameters with their kinds, in order.
+
+    A kind is the name of a dtype, after a star that of what a pointer leads to.
+    """
+
+    source: str
+    params: tuple[tuple[str, str], ...]
+
+
+class Printer(Emitter):
+    """Prints the kernel of one launch.
+
+    `uses` counts how often the program reads each name.
+    """
+
+    def __init__(
+        self,
+        p: Program,
+        launch: Launch,
+        homes: Homes,
+        uses: Counter[str],
+        invariants: Invariants,
+    ) -> None:
+        super().__init__(p)
+        self.invariants = invariants
+        self.launch = launch
+        self.homes = homes
+        self.slots = homes.slots
+        self.uses = uses
+        self.alone = False
+        self.facts = p.facts
+        self.checks = bool(p.failures)
+        self.reads: set[Buffer] = set()  # since the last barrier
+        self.writes: set[Buffer] = set()
+
+    # The function -----------------------------------------------------------------
+
+    def printed(self) -> Printed:
+        lines = [*self.entered(), *self.work(), *self.left()]
+        text = "\n".join(lines)
+        names = dict.fromkeys(_NAME.findall(text))
+        made = set(_ASSIGNED.findall(text)) - self.given()
+        params = [x for x in names if x not in made and x not in self.known()]
+        kinds = tuple((x, self.kind(x)) for x in params)
+        imports = [
+            f"from {MODULE} import {', '.join(sorted({*FUNCTIONS, *self.functions}))}",
+            f"from numpy import {', '.join(TYPES)}",
+        ]
+        constants = [f"{c} = {t}({v})" for (t, v), c in self.constants.items()]
+        head = f"def {self.launch.name}({', '.join(params)}):"
+        source = "\n".join([*imports, *constants, "", head, *lines, ""])
+        return Printed(source, kinds)
+
+    def given(self) -> set[str]:
+        """Return the variables that are parameters though the kernel assigns them."""
+        launch = self.launch
+        found, _ = needs(launch)
+        here = {name for s in all_of(launch.body) for name, _ in assigned(s)}
+        turned = {
+            f"p_{b.name}"
+            for s in all_of(launch.body)
+            if isinstance(s, Rotate)
+            for b in s.buffers
+        }
+        return turned | (found & here - (self.slots.keys() - self.homes.read))
+
+    def known(self) -> set[str]:
+        own = {*FUNCTIONS, *TYPES, *self.functions, *self.constants.values()}
+        return {*GLOBALS, *own, "me", "all_threads"}
+
+    def kind(self, name: str) -> str:
+        """Return the kind of a parameter."""
+        if name.startswith(("p_", "w_")):
+            return POINTER + self.buffer(name[2:]).dtype.name
+        return self.homes.dtypes.get(name, I64).name
+
+    def buffer(self, name: str) -> Buffer:
+        for b in (*self.p.buffers, *self.launch.partial, *self.slots.values(), STATUS):
+            if b.name == name:
+                return b
+        raise KeyError(name)
+
+    def entered(self) -> Iterator[str]:
+        """Leave if a check has failed before, and take variables out of their slots."""
+        yield "    me = thread()"
+        yield "    all_threads = threads()"
+        if self.checks:
+            if self.launch.how != TOGETHER and self.fails():
+                yield "    if any_thread(me == 0 and atomic_max(p_status, 0, 0) != 0):"
+            else:
+                yield "    if load(p_status, 0) != 0:"
+            yield "        return"
+        for b in rows_of(self.launch):
+            size = self.text(b.size)
+            yield f"    p_{b.name} = offset(w_{b.name}, block()*({size}))"
+        for name in self.loaded():
+            yield f"    {name} = load(p_{self.slots[name].name}, 0)"
+        for f in self.launch.folds:
+            yield f"    {f.name} = {self.scalar(f.neutral)}"
+
+    def fails(self) -> bool:
+        return any(isinstance(s, Check) for s in all_of(self.launch.body))
+
+    def assigned(self) -> list[str]:
+        """Return the variables of slots that the kernel assigns."""
+        if self.launch.how != TOGETHER:
+            return []
+        names = [name for s in all_of(self.launch.body) for name, _ in assigned(s)]
+        return [x for x in dict.fromkeys(names) if x in self.slots]
+
+    def loaded(self) -> list[str]:
+        """Return the variables of slots that the kernel needs, or may leave alone."""
+        read, sure = needs(self.launch)
+        wanted = read | (set(self.assigned()) - sure)
+        return sorted(x for x in wanted if x in self.slots.keys() - self.homes.read)
+
+    def left(self) -> Iterator[str]:
+        """Put variables into their slots."""
+        names = self.assigned()
+        if names:
+            yield "    if me == 0:"
+        for name in names:
+            yield f"        store(p_{self.slots[name].name}, 0, {name})"
+
+    # The work ---------------------------------------------------------------------
+
+    def work(self) -> Iterator[str]:
+        launch = self.launch
+        if launch.how == THREADS:
+            group = "me + all_threads*block()", "all_threads*blocks()"
+            yield from self.shared_loops(launch.loops, "    ", *group)
+            yield from self.partials()
+        elif launch.how == BLOCKS:
+            (loop,) = launch.loops
+            yield from self.together(loop, "    ", "block()", "blocks()")
+            yield from self.partials()
+        else:
+            yield from self.lines(launch.body, "    ")
+
+    def partials(self) -> Iterator[str]:
+        """Store what the block has folded."""
+        folds, partial = self.launch.folds, self.launch.partial
+        if not folds:
+            return
+        if self.launch.how == THREADS:
+            yield from self.brought(folds, "    ")
+        yield "    if me == 0:"
+        for f, b in zip(folds, partial, strict=True):
+            yield f"        store(p_{b.name}, block(), {f.name})"
+
+    def brought(self, folds: Sequence[Fold], indent: str) -> Iterator[str]:
+        """Fold what the threads have into what they all have, in a fixed order."""
+        losses = {f.loss_of: f.name for f in folds if f.loss_of}
+        for f in folds:
+            if f.loss_of:
+                continue
+            if f.name in losses:
+                loss = losses[f.name]
+                yield f"{indent}{f.name}, {loss} = reduce_pair({f.name}, {loss})"
+            else:
+                yield f"{indent}{f.name} = {REDUCE[f.step]}({f.name})"
+
+    # Loops ------------------------------------------------------------------------
+
+    def shared_loops(
+        self, loops: Sequence[Loop], indent: str, first: str, step: str
+    ) -> Iterator[str]:
+        """Give the iterations of loops, taken as one, to threads."""
+        last = replace(loops[-1], body=guarded(loops[-1].body))
+        counts = [self.text(trips(x)) for x in loops]
+        q = f"q_{name_of(last.index)}"
+        total = "*".join(f"({c})" for c in counts)
+        alone, self.alone = self.alone, True
+        deeper = indent + "    "
+        if last.block:
+            yield f"{indent}for {q}_b in range({first}, {total}, {step}*{last.block}):"
+            yield from self.lines(last.opening, deeper)
+            stop = f"min({q}_b + {step}*{last.block}, {total})"
+            yield f"{deeper}for {q} in range({q}_b, {stop}, {step}):"
+            yield from self.indices(loops, counts, q, deeper + "    ")
+            yield from self.lines(last.body, deeper + "    ")
+            yield from self.lines(last.closing, deeper)
+        else:
+            yield f"{indent}for {q} in range({first}, {total}, {step}):"
+            yield from self.indices(loops, counts, q, deeper)
+            yield from self.lines(last.body, deeper)
+        self.alone = alone
+
+    def indices(
+        self, loops: Sequence[Loop], counts: Sequence[str], q: str, indent: str
+    ) -> Iterator[str]:
+        """Take the number of an iteration apart."""
+        rest = q
+        for loop, count in zip(reversed(loops), reversed(counts), strict=True):
+            i = name_of(loop.index)
+            number = rest
+            if loop is not loops[0]:
+                yield f"{indent}r_{i} = {rest}//({count})"
+                number, rest = f"{rest} - r_{i}*({count})", f"r_{i}"
+            yield f"{indent}{i} = {self.started(loop, number)}"
+
+    def started(self, loop: Loop, number: str) -> str:
+        """Return the index of an iteration by its number."""
+        start = self.text(loop.start)
+        if loop.step == 1:
+            return number if loop.start == 0 else f"{start} + ({number})"
+        return f"{start} + {loop.step}*({number})"
+
+    def together(
+        self, loop: Loop, indent: str, first: str = "", step: str = ""
+    ) -> Iterator[str]:
+        """Let all threads of the block run a loop; `first` and `step` are of blocks."""
+        i, deeper = name_of(loop.index), indent + "    "
+        run = Range.of(loop)
+        outer, before = self.facts, (set(self.reads), set(self.writes))
+        self.facts = outer.having(*run.facts) if run else outer
+        self.reads, self.writes = set(), set()
+        if first:
+            count = self.text(trips(loop))
+            yield f"{indent}for q_{i} in range({first}, {count}, {step}):"
+            yield f"{deeper}{i} = {self.started(loop, f'q_{i}')}"
+            yield from self.lines(loop.body, deeper)
+        elif loop.block:
+            start, stop = self.text(loop.start), self.text(loop.stop)
+            yield f"{indent}for {i}_b in range({start}, {stop}, {loop.block}):"
+            yield from self.lines(loop.opening, deeper)
+            yield f"{deeper}for {i} in range({i}_b, min({i}_b + {loop.block}, {stop})):"
+            yield from self.lines(loop.body, deeper + "    ")
+            yield from self.again(deeper + "    ")
+            yield from self.lines(loop.closing, deeper)
+        else:
+            bounds = ", ".join(map(self.text, (loop.start, loop.stop, loop.step)))
+            yield f"{indent}for {i} in range({bounds}):"
+            yield from self.lines(loop.body, deeper)
+            if not loop.body:
+                yield f"{deeper}pass"
+        yield from self.again(deeper)
+        self.facts = outer
+        self.reads |= before[0]
+        self.writes |= before[1]
+
+    def again(self, indent: str) -> Iterator[str]:
+        """End an iteration: the next one may touch what this one has."""
+        if self.writes:
+            yield from self.barrier(indent)
+
+    def barrier(self, indent: str) -> Iterator[str]:
+        yield f"{indent}barrier()"
+        self.reads.clear()
+        self.writes.clear()
+
+    def clashes(self, s: Inner) -> bool:
+        """Tell whether a statement touches what was touched since the last barrier."""
+        reads, writes = _roots(s, False), _roots(s, True)
+        return _meet(reads | writes, self.writes) or _meet(writes, self.reads)
+
+    def meet(self, s: Inner, indent: str) -> Iterator[str]:
+        """Wait before a statement where it must be, and note what it touches."""
+        if self.clashes(s):
+            yield from self.barrier(indent)
+        self.reads |= _roots(s, False)
+        self.writes |= _roots(s, True)
+
+    # Statements -------------------------------------------------------------------
+
+    def statement(self, s: Inner, indent: str) -> Iterator[str]:
+        if self.alone:
+            yield from self.by_itself(s, indent)
+        else:
+            yield from self.by_all(s, indent)
+
+    def by_itself(self, s: Inner, indent: str) -> Iterator[str]:
+        """Print what one thread runs."""
+        match s:
+            case Loop(block=0):
+                bounds = ", ".join(map(self.text, (s.start, s.stop, s.step)))
+                yield f"{indent}for {name_of(s.index)} in range({bounds}):"
+                yield from self.lines(s.body, indent + "    ")
+                if not s.body:
+                    yield f"{indent}    pass"
+            case Move() | Fill():
+                yield from self.range(s, indent, "0", "1")
+            case Check():
+                yield f"{indent}{self.fail(s)}"
+            case Store(plus=True):
+                yield f"{indent}{self.stored(s, 'atomic_add')}"
+            case Store():
+                yield f"{indent}{self.stored(s, 'store')}"
+            case _:
+                yield from self.plain(s, indent)
+
+    def by_all(self, s: Inner, indent: str) -> Iterator[str]:
+        """Print what the threads of a block run together."""
+        match s:
+            case Loop():
+                yield from self.loop_of_all(s, indent)
+            case While():
+                yield from self.repeated(s, indent)
+            case If():
+                yield from self.meet(If(s.condition, [], []), indent)
+                yield from self.branches(s, indent)
+            case Check():
+                yield from self.meet(s, indent)
+                yield f"{indent}if {self.scalar(s.bad)}:"
+                yield f"{indent}    if me == 0:"
+                yield f"{indent}        {self.fail(s)}"
+                yield f"{indent}    return"
+            case Move() | Fill():
+                yield from self.meet(s, indent)
+                yield from self.range(s, indent, "me", "all_threads")
+            case Store():
+                yield from self.meet(s, indent)
+                name = "atomic_add" if s.plus else "store"
+                yield f"{indent}if me == 0:"
+                yield f"{indent}    {self.stored(s, name)}"
+            case Merge():
+                yield from self.meet(s, indent)
+                yield from self.merged(s, indent)
+            case _:
+                yield from self.meet(s, indent)
+                yield from self.plain(s, indent)
+
+    def repeated(self, s: While, indent: str) -> Iterator[str]:
+        """Print a `while`, whose condition is the same in all threads."""
+        deeper = indent + "    "
+        if self.clashes(s):
+            yield from self.barrier(indent)
+        before = set(self.reads), set(self.writes)
+        condition = If(s.condition, [], [])
+        yield f"{indent}while True:"
+        yield from self.lines(s.test, deeper)
+        yield from self.meet(condition, deeper)
+        yield f"{deeper}if not {self.scalar(s.condition)}:"
+        yield f"{deeper}    break"
+        yield from self.lines(s.body, deeper)
+        yield from self.again(deeper)
+        for t in (*s.test, condition):  # the last test stands after the last barrier
+            self.reads |= _roots(t, False)
+            self.writes |= _roots(t, True)
+        self.reads |= before[0]
+        self.writes |= before[1]
+
+    def plain(self, s: Inner, indent: str) -> Iterator[str]:
+        match s:
+            case Set(plus=True):
+                yield f"{indent}{s.name} = ({s.name} + {self.scalar(s.value)})"
+            case If():
+                yield from self.branches(s, indent)
+            case _:
+                yield from super().statement(s, indent)
+
+    def branches(self, s: If, indent: str) -> Iterator[str]:
+        start = set(self.reads), set(self.writes)
+        yield f"{indent}if {self.scalar(s.condition)}:"
+        yield from self.lines(s.then, indent + "    ")
+        if not s.then:
+            yield f"{indent}    pass"
+        reads, writes = self.reads, self.writes
+        self.reads, self.writes = set(start[0]), set(start[1])
+        if s.orelse:
+            yield f"{indent}else:"
+            yield from self.lines(s.orelse, indent + "    ")
+        self.reads |= reads
+        self.writes |= writes
+
+    def loop_of_all(self, s: Loop, indent: str) -> Iterator[str]:
+        loop = copied(s)
+        assert isinstance(loop, Loop)
+        found = shared(loop, self.facts, self.uses) if is_plain(loop) else None
+        if found is None or (s.ordered and found[1]):
+            if self.clashes(s):  # the first iteration
+                yield from self.barrier(indent)
+            yield from self.together(s, indent)
+            return
+        loops, folds = found
+        yield from self.meet(s, indent)
+        for f in folds:
+            yield f"{indent}{f.name}_0 = {f.name}"
+            yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
+        yield from self.shared_loops(loops, indent, "me", "all_threads")
+        yield from self.brought(folds, indent)
+        yield from self.joined(folds, indent)
+
+    def joined(self, folds: Sequence[Fold], indent: str) -> Iterator[str]:
+        """Bring the old values of variables into what was folded: `x_0` into `x`."""
+        for f in folds:
+            if f.first:
+                continue
+            old, new = Reg(f"{f.name}_0", f.dtype), Reg(f.name, f.dtype)
+            if f.loss_of:
+                acc = f"{f.loss_of}_0", f.loss_of
+                self.bind_name("lost")
+                yield f"{indent}{f.name} = {old} + {new} + lost({', '.join(acc)})"
+            else:
+                continue
+        for f in folds:
+            if not f.first and not f.loss_of:
+                pair = (Reg(f"{f.name}_0", f.dtype), Reg(f.name, f.dtype))
+                yield f"{indent}{f.name} = {self.scalar(Apply(f.step, pair, f.dtype))}"
+
+    def merged(self, s: Merge, indent: str) -> Iterator[str]:
+        """Print the merge of partial results, each of a block."""
+        deeper = indent + "    "
+        for f in s.folds:
+            if not f.first:
+                yield f"{indent}{f.name}_0 = {f.name}"
+            yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
+        (first, *_) = s.partial
+        q = f"q_{first.name}"
+        yield f"{indent}for {q} in range(me, {self.text(s.count)}, all_threads):"
+        values = {
+            f.name: f"load(p_{b.name}, {q})"
+            for f, b in zip(s.folds, s.partial, strict=True)
+        }
+        for f in s.folds:
+            yield f"{deeper}{f.name}_1 = {values[f.name]}"
+        for f in s.folds:
+            if f.loss_of:
+                self.bind_name("lost")
+                lost = f"lost({f.loss_of}, {f.loss_of}_1)"
+                yield f"{deeper}{f.name} = {f.name} + {f.name}_1 + {lost}"
+        for f in s.folds:
+            if not f.loss_of:
+                pair = (Reg(f.name, f.dtype), Reg(f"{f.name}_1", f.dtype))
+                yield f"{deeper}{f.name} = {self.scalar(Apply(f.step, pair, f.dtype))}"
+        yield from self.brought(s.folds, indent)
+        yield from self.joined(s.folds, indent)
+
+    def bind_name(self, name: str) -> None:
+        self.functions[name] = self.p.scalars
+
+    def range(
+        self, s: Move | Fill, indent: str, first: str, step: str
+    ) -> Iterator[str]:
+        """Print a loop that copies or fills a range."""
+        if isinstance(s, Move):
+            b, start = s.target, s.target_offset
+            q = f"q_{b.name}"
+            source = f"p_{s.source.name}, {self.text(s.source_offset)} + {q}"
+            value = f"load({source})"
+        else:
+            b, start = s.buffer, s.offset
+            q = f"q_{b.name}"
+            value = self.scalar(s.value)
+        yield f"{indent}for {q} in range({first}, {self.text(s.size)}, {step}):"
+        yield f"{indent}    store(p_{b.name}, {self.text(start)} + {q}, {value})"
+
+    def stored(self, s: Store, function: str) -> str:
+        where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
+        return f"{function}({where}, {self.scalar(s.value)})"
+
+    def fail(self, s: Check) -> str:
+        """Note a failure: of several, the first in the program counts."""
+        return f"atomic_max(p_status, 0, {len(self.p.failures) + 1 - s.code})"
+
+    def scalar(self, x: Scalar) -> str:
+        if isinstance(x, Load):
+            return f"load(p_{x.buffer.name}, {self.offset(x.offset)})"
+        return super().scalar(x)
+
+
+def _roots(s: Inner, written: bool) -> set[Buffer]:
+    """Return the memory that a statement reads, or writes."""
+    return {b.eldest() for b, writes in touched(s) if writes == written}
+
+
+def _meet(a: set[Buffer], b: set[Buffer]) -> bool:
+    """Tell whether one of some buffers may be the same memory as one of others."""
+    return any(
+        x is y or x.alias == y.alias or min(x.alias, y.alias) < 0 for x in a for y in b
+    )
+
+
+def guarded(body: Sequence[Statement]) -> list[Statement]:
+    """Return statements of which what follows a check is left out where it fails."""
+    out: list[Statement] = []
+    for k, s in enumerate(body):
+        if isinstance(s, Check):
+            failed: list[Statement] = [Check(Lit(True, BOOL), s.code)]
+            return [*out, If(s.bad, failed, guarded(body[k + 1 :]))]
+        match s:
+            case Loop():
+                s = replace(s, body=guarded(s.body))
+            case If():
+                s = If(s.condition, guarded(s.then), guarded(s.orelse))
+        out.append(s)
+    return out

@@ -1,0 +1,172 @@
+"""Loops whose iterations are shared out among threads.
+
+The iterations must be apart in memory (`apart.py`), but for additions to elements whose
+place the program computes, which become atomic, and no variable may go from one to the
+next, except for folds (`carried.py`). Loops nested in each other with nothing between
+become one, if they are all apart; and of
+
+    for i in 0..n
+      for j in 0..m
+        r[j] += x[i*m + j]
+
+it is the inner loop that is shared out, with the outer one in each thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+
+from ...ir import dims
+from ...ir.dims import Dim, Facts
+from ..apart import Range, are_apart
+from ..carried import Fold, folds_of, start_anew
+from ..nests import (
+    Apply,
+    Bind,
+    Buffer,
+    Check,
+    If,
+    Let,
+    Load,
+    Loop,
+    Scalar,
+    Set,
+    Store,
+    every,
+)
+from .steps import touched
+
+SUM = "({0} + {1})"
+PLAIN = Let | Set | Bind | Store | Loop | If | Check
+
+
+def is_plain(loop: Loop) -> bool:
+    """Tell whether a loop holds what threads can do apart from each other."""
+    return Range.of(loop) is not None and all(
+        isinstance(s, PLAIN) for s in every([loop])
+    )
+
+
+def shared(
+    loop: Loop, facts: Facts, uses: Counter[str], own: Collection[Buffer] = ()
+) -> tuple[list[Loop], list[Fold]] | None:
+    """Return the loops to share out, outermost first, and their folds; None: not so.
+
+    The loop is changed: folds start anew, additions become atomic. Rows of the buffers
+    `own` belong to an iteration.
+    """
+    folds = folds_of(loop, uses)
+    if folds is None:
+        return None
+    added = set() if own else _added(loop)
+    if not are_apart(loop, facts, own, added):
+        swapped = _exchanged(loop, facts) if not folds and not own else None
+        if swapped is None:
+            return None
+        loop = swapped
+        added = set()
+    loops = [loop] if own else _flat(loop, facts, added)
+    for f in folds:
+        start_anew(loop, f)
+    if added:
+        _make_atomic(loop, added)
+    return loops, folds
+
+
+def _flat(loop: Loop, facts: Facts, added: Collection[Buffer]) -> list[Loop]:
+    """Return a loop and those directly in it that can be shared out with it."""
+    loops = [loop]
+    while len(loops[-1].body) == 1 and not loops[-1].block:
+        s = loops[-1].body[0]
+        run = Range.of(loops[-1])
+        assert run is not None
+        facts = facts.having(*run.facts)
+        if not isinstance(s, Loop) or s.ordered or Range.of(s) is None:
+            break
+        outer = {x.index for x in loops}
+        bounds = dims.symbols_of(s.start) | dims.symbols_of(s.stop)
+        if bounds & outer or not are_apart(s, facts, (), added):
+            break
+        loops.append(s)
+    return loops
+
+
+def _exchanged(loop: Loop, facts: Facts) -> Loop | None:
+    """Return two loops in the other order, if the inner one's iterations are apart."""
+    s = loop.body[0]
+    if len(loop.body) != 1 or loop.block or not isinstance(s, Loop):
+        return None
+    bounds = dims.symbols_of(s.start) | dims.symbols_of(s.stop)
+    if s.block or s.ordered or loop.index in bounds or not isinstance(s.step, int):
+        return None
+    swapped = replace(s, body=[replace(loop, body=s.body)])
+    return swapped if are_apart(swapped, facts) else None
+
+
+def trips(loop: Loop) -> Dim:
+    """Return how many iterations a loop has."""
+    run = Range.of(loop)
+    assert run is not None
+    assert isinstance(loop.step, int)
+    size = abs(loop.step)
+    some = dims.maximum(dims.add(run.some, size), 0)
+    return some if size == 1 else dims.floordiv(some, size)
+
+
+def inner_length(loop: Loop) -> Dim | None:
+    """Return the iterations of the longest loops in an iteration; None without any.
+
+    Loops whose bounds depend on what the iteration computes do not count.
+    """
+    computed = {s.symbol for s in every(loop.body) if isinstance(s, Bind)}
+    computed |= {s.index for s in every([loop]) if isinstance(s, Loop)}
+    found: Dim = 0
+    for s in every(loop.body):
+        run = Range.of(s) if isinstance(s, Loop) else None
+        if run is not None and not dims.symbols_of(run.some) & computed:
+            found = dims.maximum(found, dims.add(run.some, 1))
+    return found if found != 0 else None
+
+
+# ---------------------------------------------------------------- additions
+
+
+def _added(loop: Loop) -> set[Buffer]:
+    """Return the buffers of which a loop does nothing but add to elements."""
+    times = Counter(b for b, _ in touched(loop))
+    sums = Counter(
+        s.buffer for s in every([loop]) if isinstance(s, Store) and _term(s) is not None
+    )
+    computed = {s.symbol for s in every([loop]) if isinstance(s, Bind)}
+    plus = Counter(s.buffer for s in every([loop]) if isinstance(s, Store) and s.plus)
+    found = {b for b, n in sums.items() if times[b] == 2 * n - plus[b]}
+    return {
+        s.buffer
+        for s in every([loop])
+        if isinstance(s, Store)
+        and s.buffer in found
+        and dims.symbols_of(s.offset) & computed
+    }
+
+
+def _term(s: Store) -> Scalar | None:
+    """Return what a store adds to its element; None where it does something else."""
+    x = s.value
+    if s.plus:
+        return x
+    if not isinstance(x, Apply) or x.template != SUM or x.dtype.kind == "b":
+        return None
+    old = Load(s.buffer, s.offset, s.buffer.dtype)
+    if x.dtype != s.buffer.dtype:
+        return None
+    a, b = x.args
+    return b if a == old else a if b == old else None
+
+
+def _make_atomic(loop: Loop, added: Collection[Buffer]) -> None:
+    for s in every([loop]):
+        term = _term(s) if isinstance(s, Store) and s.buffer in added else None
+        if isinstance(s, Store) and term is not None:
+            s.value, s.plus = term, True
