@@ -62,13 +62,9 @@ class Host:
         self.invariants = invariants
 
     def source(self) -> str:
-        body = list(self.lines(self.plan, "    "))
-        lines = [
-            f"def run({', '.join(self.arguments())}):",
-            *self.head(),
-            *body,
-            *self.tail(),
-        ]
+        body = [*self.memory(), *self.lines(self.plan, "    "), *self.tail()]
+        head = f"def run({', '.join(self.arguments())}):"
+        lines = [head, *self.head(), *body]  # the head has the names of the rest
         return "\n".join([*lines, ""])
 
     def arguments(self) -> list[str]:
@@ -79,12 +75,14 @@ class Host:
         return names + [f"p_{b.name}" for b, _ in p.constants]
 
     def head(self) -> Iterator[str]:
-        for step in reversed(self.p.steps):  # outer axes first: they need inner ones
+        for step in self.p.steps:
             yield f"    {name_of(step.symbol)} = {dim_text(step.packed)}"
         for d, s in self.invariants.names.items():
             yield f"    {name_of(s)} = {dim_text(d)}"
         for name in sorted(self.homes.read):
             yield f"    {name} = 0"
+
+    def memory(self) -> Iterator[str]:
         yield from self.arena()
         for b in self.p.buffers:
             if b.place == "result":

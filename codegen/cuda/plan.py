@@ -23,7 +23,8 @@ turned them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
 from ...ir import dims
@@ -93,6 +94,7 @@ class Planner:
     def __init__(self, p: Program) -> None:
         self.p = p
         self.uses = uses_in(p)
+        self.touches = Counter(b for s in p.body for b, _ in touched(s))
         self.numbers = itertools.count()
         self.made: list[Buffer] = []
         self.host = host_names(p)
@@ -146,7 +148,7 @@ class Planner:
         else:
             store = Store(s.buffer, dims.add(s.offset, i), s.value)
         loop = Loop(index, 0, s.size, 1, [store])
-        return self.form(THREADS, [loop], [], [], *self.symbol("grid"))
+        return self.form(THREADS, [loop], [], [], (), *self.symbol("grid"))
 
     def is_host(self, s: Statement) -> bool:
         """Tell whether a statement is the host's as it is."""
@@ -174,7 +176,7 @@ class Planner:
         return self.control(group, facts), []
 
     def launch(self, how: str, body: list[Inner]) -> Launch:
-        return Launch(f"k{next(self.numbers)}", how, body)
+        return Launch(f"kernel{next(self.numbers)}", how, body)
 
     def symbol(self, hint: str) -> tuple[Symbol, Dim]:
         name = f"_{hint}_{next(self.numbers)}"
@@ -236,7 +238,8 @@ class Planner:
         if not is_plain(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
-        own = {b for b, _ in touched(loop) if b.private}
+        inside = Counter(b for b, _ in touched(loop) if b.private)
+        own = {b for b, n in inside.items() if n == self.touches[b]}
         found = shared(loop, facts, self.uses, own)
         if found is None:
             return None
@@ -246,7 +249,7 @@ class Planner:
         merges: list[Inner] = [Merge(folds, partial, grid)] if folds else []
 
         def form(how: str, loops: list[Loop]) -> list[Step]:
-            return self.form(how, loops, folds, partial, symbol, grid)
+            return self.form(how, loops, folds, partial, own, symbol, grid)
 
         if own:
             return form(BLOCKS, loops[:1]), merges
@@ -265,13 +268,14 @@ class Planner:
         loops: list[Loop],
         folds: list[Fold],
         partial: list[Buffer],
+        own: Collection[Buffer],
         symbol: Symbol,
         grid: Dim,
     ) -> list[Step]:
         """Return a launch, and before it the number of its blocks."""
         blocks = blocks_of(dims.product(map(trips, loops)), how, bool(folds))
-        name, body = f"k{next(self.numbers)}", list(loops[-1].body)
-        launch = Launch(name, how, [*body], loops, grid, folds, partial)
+        name, body = f"kernel{next(self.numbers)}", list(loops[-1].body)
+        launch = Launch(name, how, [*body], loops, grid, folds, partial, own)
         return [Bind(symbol, at(blocks)), launch]
 
     def partial(self, dtype: DType) -> Buffer:

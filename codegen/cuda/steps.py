@@ -7,7 +7,7 @@ whose size is not known before. All else is inside `Launch`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -58,7 +58,8 @@ class Launch:
     are given to all threads of the grid. `BLOCKS`: those of the one loop are given to
     blocks, whose threads run the body together. `TOGETHER`: one block runs `body`.
 
-    What its iterations fold is left in `partial`, one element per block.
+    What its iterations fold is left in `partial`, one element per block. Each block has
+    a row of its own of the buffers in `own`.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Launch:
     grid: Dim = 1  # blocks
     folds: list[Fold] = field(default_factory=list)
     partial: list[Buffer] = field(default_factory=list)
+    own: Collection[Buffer] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -211,8 +213,5 @@ def needs(s: Launch) -> tuple[set[str], set[str]]:
 
 
 def rows_of(s: Launch) -> list[Buffer]:
-    """Return the buffers of which each block has a row of its own."""
-    if s.how != BLOCKS:
-        return []
-    found = {b for t in s.body for b, _ in touched(t) if b.private}
-    return sorted(found, key=lambda b: b.name)
+    """Return the buffers of which each block has a row of its own, by name."""
+    return sorted(s.own, key=lambda b: b.name)
