@@ -24,8 +24,9 @@ from . import dispatch
 from .containers import Tree, flatten_tree, map_tree
 from .convert import convert, operators
 from .fastcall import MISS, Flat, never
+from ..runtime.devices import device as device_of
 from .location import user_location
-from .modes import STATE, precisely, within
+from .modes import Options, calling, capturing
 from .operators import EagerOperators
 from .outcomes import Answer, Path, Raised
 from .plans import MOST, Plan, kind_of, make_plan
@@ -89,12 +90,10 @@ class Compiled:
     def __init__(
         self,
         fn: Callable[..., Any],
-        memory_limit: int | None = None,
-        precise: bool = False,
+        options: Options = Options(),  # noqa: B008
     ) -> None:
         self.fn = fn
-        self.memory_limit = memory_limit
-        self.precise = precise
+        self.options = options
         functools.update_wrapper(self, fn, updated=())
         if not _is_plain(fn):
             del self.__wrapped__
@@ -122,8 +121,7 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if dispatch.active_trace() is not None:
-            STATE.precise |= self.precise
-            with within(self.memory_limit):
+            with calling(self.options):
                 return convert(self.fn)(*args, **kwargs)
         kind = None
         if not kwargs:
@@ -245,7 +243,7 @@ class Compiled:
                 return None
             self._misses += 1
             disputed = dict(d for f in failed for d in f.disputed())
-            with within(self.memory_limit), precisely(self.precise):
+            with capturing(self.options):
                 spec = specialise(self.fn, leaves, tree, disputed)
             if any(f.spec.outcomes == spec.outcomes for f in failed):
                 self._give_up(key, "outcomes that depend on rounding", failed)
@@ -436,6 +434,7 @@ def compile(
     *,
     memory_limit: int | None = None,
     precise: bool = False,
+    device: str | None = None,
 ) -> Any:
     """Compile a function of NumPy arrays; also a decorator.
 
@@ -452,6 +451,11 @@ def compile(
     A `precise` function has the scalar ones of the C library, which `math` has, too;
     so have its gradients and what it is called in.
 
+    With a `device`, "cuda", "cuda:1" or "cuda:emu", kernels run there: arguments are
+    copied to the device, results and what the function has written are copied back.
+    "cuda:emu" interprets the kernels of a GPU, without one. Raises DeviceError where
+    there is no such device, or what it needs is missing.
+
     >>> @compile
     ... def double_first_row(x):
     ...     y = x**2
@@ -463,18 +467,32 @@ def compile(
            [ 9., 16.]])
     """
     _check_limit(memory_limit)
+    options = Options(memory_limit, precise, _device_name(device))
     if fn is None:
-        return functools.partial(compile, memory_limit=memory_limit, precise=precise)
+        return functools.partial(compile, **options._asdict())
     if isinstance(fn, Compiled):
-        if memory_limit is None and precise <= fn.precise:
-            return fn
-        limit = fn.memory_limit if memory_limit is None else memory_limit
-        return Compiled(fn.fn, limit, precise or fn.precise)
+        options = _both(fn.options, options)
+        return fn if options == fn.options else Compiled(fn.fn, options)
     if isinstance(fn, staticmethod | classmethod):
-        return type(fn)(Compiled(fn.__func__, memory_limit, precise))
+        return type(fn)(Compiled(fn.__func__, options))
     if not callable(fn):
         raise TypeError(f"compile needs a function, not {type(fn).__name__}")
-    return Compiled(fn, memory_limit, precise)
+    return Compiled(fn, options)
+
+
+def _both(old: Options, new: Options) -> Options:
+    """Return the options of a function that is compiled again, with more of them."""
+    limit = old.memory_limit if new.memory_limit is None else new.memory_limit
+    return Options(limit, old.precise or new.precise, new.device or old.device)
+
+
+def _device_name(name: Any) -> str | None:
+    """Return the full name of a device; None for the processor."""
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise TypeError(f"device is a name such as 'cuda', not {name!r}")
+    return device_of(name).name
 
 
 def _check_limit(limit: Any) -> None:

@@ -7,10 +7,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Options(NamedTuple):
+    """How captured programs are compiled.
+
+    The tapes of gradients take at most `memory_limit` bytes; a `precise` program has
+    the C library's elementary functions; kernels run on a `device`, or the processor.
+    """
+
+    memory_limit: int | None = None
+    precise: bool = False
+    device: str | None = None
 
 
 class _Modes(threading.local):
@@ -19,6 +31,7 @@ class _Modes(threading.local):
     view_replay = False
     memory_limit: int | None = None  # of gradients that are captured, in bytes
     precise = False  # whether what is captured has the C library's functions
+    device: str | None = None  # where what is captured runs
 
 
 STATE = _Modes()
@@ -47,14 +60,38 @@ def within(limit: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def precisely(precise: bool) -> Iterator[None]:
-    """Capture a program, which is precise if a function that it calls is."""
-    before = STATE.precise
-    STATE.precise = precise
+def capturing(options: Options) -> Iterator[None]:
+    """Capture a program; it is precise, too, if a function that it calls is."""
+    before = STATE.precise, STATE.device
+    STATE.precise, STATE.device = options.precise, options.device
     try:
-        yield
+        with within(options.memory_limit):
+            yield
     finally:
-        STATE.precise = before
+        STATE.precise, STATE.device = before
+
+
+@contextmanager
+def calling(options: Options) -> Iterator[None]:
+    """Capture the call of a compiled function as a part of the program.
+
+    Raises DeviceError where the function is for another device than the program.
+    """
+    if options.device not in (None, STATE.device):
+        here = STATE.device or "the processor"
+        raise DeviceError(
+            f"a function for {options.device} is called in a program for {here}",
+            rule="A compiled program runs on one device.",
+            hint="compile the outer function for that device",
+        )
+    STATE.precise |= options.precise
+    with within(options.memory_limit):
+        yield
+
+
+def options() -> Options:
+    """Return how what is captured now is compiled."""
+    return Options(STATE.memory_limit, STATE.precise, STATE.device)
 
 
 class _Mode:

@@ -19,8 +19,9 @@ from ..ir.text import show
 from ..passes import manager
 from ..passes.activity import declares_derivative
 from ..passes.limit import Known, limited_vjp
-from ..runtime import env, progress
+from ..runtime import devices, env, progress
 from .location import user_location
+from .modes import Options
 
 TEXT = (bool, int, float, complex, str, np.dtype, Expr, Symbol)
 STAGES = (*manager.PIPELINES["optimize"], "vectorize", *manager.PIPELINES["lower"])
@@ -70,16 +71,12 @@ _BUILDING = threading.RLock()
 class Program:
     """A pure Func with its stages, its kernel and its derivative, made when needed.
 
-    The tapes of its derivatives take at most `memory_limit` bytes. A `precise` one has
-    the C library's elementary functions.
+    The options are those of its derivatives, too.
     """
 
-    def __init__(
-        self, func: Func, memory_limit: int | None = None, precise: bool = False
-    ) -> None:
+    def __init__(self, func: Func, options: Options = Options()) -> None:  # noqa: B008
         self.func = func
-        self.memory_limit = memory_limit
-        self.precise = precise
+        self.options = options
         self.stages: dict[str, Func] = {}
         self._kernel: Callable[..., list[Any]] | None = None
         self._source: Any = None  # of the variants of the kernel
@@ -113,16 +110,22 @@ class Program:
     def _build(self, sizes: Mapping[Symbol, int] | None) -> Callable[..., list[Any]]:
         if env.interp():
             return _Interpreter(self.optimised())
-        key = _key(self.func, precise=self.precise)
-        self._source = codegen.source(self.optimised, precise=self.precise, key=key)
         try:
-            kernel: Any = self._source.first(sizes)
+            kernel = self._compiled(sizes)
         except RetrogradeError as error:
             error.location = error.location or user_location()
             raise
         if env.dump() in ("all", "source"):
             print(kernel.source)
         return kernel  # type: ignore[no-any-return]
+
+    def _compiled(self, sizes: Mapping[Symbol, int] | None) -> Any:
+        precise, device = self.options.precise, self.options.device
+        if device is not None:
+            return codegen.build_for(devices.device(device), self.optimised())
+        key = _key(self.func, precise=precise)
+        self._source = codegen.source(self.optimised, precise=precise, key=key)
+        return self._source.first(sizes)
 
     def variant(self, args: Sequence[Any], symbols: Mapping[Symbol, int]) -> Any:
         """Return the kernel that runs for these arguments."""
@@ -162,10 +165,10 @@ class Program:
                 if all(dims.evaluate(e, symbols) >= 0 for e in facts):
                     return program
             func = vectorized(without_checks(self.func))
-            sizes, limit = Known(symbols), self.memory_limit
+            sizes, limit = Known(symbols), self.options.memory_limit
             joint = limited_vjp(func, wrt, cotangents, limit=limit, sizes=sizes)
             derived = only_results(joint, len(self.func.results))
-            program = Program(derived, limit, self.precise)
+            program = Program(derived, self.options)
             variants.append((tuple(sizes.facts), program))
             return program
 
@@ -221,6 +224,14 @@ class _Interpreter:
 
     def __init__(self, func: Func) -> None:
         self.func = func
+
+    def _compiled(self, sizes: Mapping[Symbol, int] | None) -> Any:
+        precise, device = self.options.precise, self.options.device
+        if device is not None:
+            return codegen.build_for(devices.device(device), self.optimised())
+        key = _key(self.func, precise=precise)
+        self._source = codegen.source(self.optimised, precise=precise, key=key)
+        return self._source.first(sizes)
 
     def variant(self, args: Sequence[Any], symbols: Sequence[int]) -> _Interpreter:
         return self

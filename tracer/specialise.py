@@ -23,7 +23,7 @@ from .guards import make_matcher
 from .inputs import check_plain
 from .leaves import Bookkeeping, GradOf, without_gradient
 from .location import user_location
-from .modes import STATE
+from .modes import STATE, options
 from .outcomes import Answer, Path, Raised
 from .program import Program, run_pass
 from .record import array_of
@@ -274,7 +274,7 @@ class _Specialiser:
         # A transform shows the stages of the function it transforms.
         stages = trace.stages or {"capture": captured_func, "functionalize": pure}
         return Specialisation(
-            program=Program(pure, STATE.memory_limit, STATE.precise),
+            program=Program(pure, options()),
             stages=stages,
             arguments=tuple(self.numbers),
             captured=captured,

@@ -57,7 +57,7 @@ def derive(f: Callable[..., Any], key: Any, make: Callable[[Any], Transform]) ->
         return make(f)
     known = f.derived.get(key)
     if known is None:  # several threads agree on one
-        made = Compiled(make(f.fn), f.memory_limit, f.precise)
+        made = Compiled(make(f.fn), f.options)
         known = f.derived.setdefault(key, made)
     return known
 
@@ -338,7 +338,7 @@ def vjp(f: Callable[..., Any], *args: Any, finals: bool = False) -> tuple[Any, A
     target = WithFinals(fn) if finals else fn
     groups = [leaves_of(args, k, fn, strict=False) for k in range(len(args))]
     wrt = [j for group in groups for j in group.positions]
-    with within(f.memory_limit if isinstance(f, Compiled) else None):
+    with within(f.options.memory_limit if isinstance(f, Compiled) else None):
         linear = linearize(target, args, {}, wrt)
     linear.write_back()
 
@@ -353,7 +353,7 @@ def _vjp_compiled(f: Compiled, args: tuple[Any, ...], finals: bool) -> tuple[Any
         key = (kind.prefix, finals)
         if key not in f.derived:
             fn = WithFinals(f.fn) if finals else f.fn
-            made = Compiled(kind(fn), f.memory_limit, f.precise)
+            made = Compiled(kind(fn), f.options)
             f.derived.setdefault(key, made)
         return f.derived[key]  # type: ignore[no-any-return]
 

@@ -150,7 +150,7 @@ def test_the_pullback_of_a_program_is_chosen_by_sizes() -> None:
     assert program.vjp((0,), (0,), few) is program.vjp((0,), (0,), {t: 4, n: 2})
     assert program.vjp((0,), (0,), many) is not program.vjp((0,), (0,), few)
     assert program.vjp((0,), (0,), many) is program.vjp((0,), (0,), {t: 20, n: 2})
-    assert Program(f).vjp((0,), (0,), many).memory_limit is None
+    assert Program(f).vjp((0,), (0,), many).options.memory_limit is None
 
 
 def test_limits_are_checked() -> None:
@@ -166,7 +166,7 @@ def test_compile_with_a_limit_decorates() -> None:
         return x * 2
 
     assert f(1.5) == 3.0
-    assert f.memory_limit == 100
-    assert rg.compile(f).memory_limit == 100
+    assert f.options.memory_limit == 100
+    assert rg.compile(f).options.memory_limit == 100
     assert rg.compile(f, memory_limit=50).memory_limit == 50
-    assert rg.grad(f).memory_limit == 100
+    assert rg.grad(f).options.memory_limit == 100
