@@ -1,0 +1,1 @@
+"""From loop nests to kernels of a GPU."""
