@@ -16,11 +16,12 @@ change: `pack` writes the values there, and the driver copies them before it ret
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -247,20 +248,25 @@ class Gpu(Device):
             result = driver.cuMemsetD8Async(target, value, size, self._queue)
             self._checked(result, "fill")
 
+    @contextlib.contextmanager
+    def _converted(self, what: str) -> Iterator[None]:
+        """Raise cuda.core's errors as errors of the device."""
+        try:
+            yield
+        except self._failure as error:
+            name, _, text = str(error).partition(": ")
+            rule, hint = REASONS.get(name, (text, ""))
+            what = f"{self.name}: {what}: {name}"
+            raise DeviceError(what, rule=rule, hint=hint) from error
+
     def load(self, code: Code) -> GpuFunction:
-        with self._lock:
+        with self._lock, self._converted(f"load of {code.entry}"):
             self._checked(self._driver.cuCtxSetCurrent(self._context), "load")
-            try:
-                if code.cubin:
-                    image = self._code.from_cubin(code.cubin)
-                else:
-                    image = self._code.from_ptx(code.ptx.encode())
-                kernel = image.get_kernel(code.entry)
-            except self._failure as error:
-                name = str(error).split(":")[0]
-                rule, hint = REASONS.get(name, (str(error), ""))
-                what = f"{self.name}: load of {code.entry}: {name}"
-                raise DeviceError(what, rule=rule, hint=hint) from error
+            if code.cubin:
+                image = self._code.from_cubin(code.cubin)
+            else:
+                image = self._code.from_ptx(code.ptx.encode())
+            kernel = image.get_kernel(code.entry)
         # The driver takes a CUkernel for a CUfunction, and the context from the stream.
         handle = self._driver.CUfunction(int(kernel.handle))
         return GpuFunction(code, kernel, handle)
@@ -323,18 +329,22 @@ class Gpu(Device):
     def record(self, run: Callable[[], None]) -> GpuGraph:
         with self._lock:
             self._enter("recording")
-            builder = self._core.create_graph_builder()
-            try:
-                builder.begin_building()
-                self._queue = builder.stream.handle
+            with self._converted("recording"):
+                builder = self._core.create_graph_builder()
                 try:
-                    run()
-                finally:
-                    self._queue = self._main
+                    builder.begin_building()
+                    self._run_into(builder.stream.handle, run)
                     builder.end_building()
-                return GpuGraph(self, builder.complete())
-            finally:
-                builder.close()
+                    return GpuGraph(self, builder.complete())
+                finally:
+                    builder.close()
+
+    def _run_into(self, queue: Any, run: Callable[[], None]) -> None:
+        self._queue = queue
+        try:
+            run()
+        finally:
+            self._queue = self._main
 
     def launch_graph(self, handle: Any) -> None:
         """Enter a graph into the stream."""
@@ -348,7 +358,7 @@ class Gpu(Device):
     def synchronize(self) -> None:
         with self._lock:
             self._enter("waiting")
-        self._checked(self._driver.cuStreamSynchronize(self._main), "synchronize")
+        self._checked(self._driver.cuStreamSynchronize(self._main), "waiting")
 
 
 def _unfit(function: Function, error: Exception) -> DeviceError:

@@ -2,12 +2,13 @@
 
    Device memory is memory of the host. Copies and fills are done at once, kernels are
    noted only: stub_log() has a line for whatever would have reached a GPU, with the bytes
-   of the arguments. An image is the text "stub" and the sizes of a kernel's parameters.
-   A function that is not here is not found by the bindings either.
+   of the arguments. An image is the text "stub" and the sizes of a kernel's parameters, or
+   a cubin, of whose arguments nothing is noted. A function that is not here is not found by the bindings either.
 
-   STUB_COUNT is the number of GPUs, STUB_VERSION that of the driver, STUB_FAIL a list like
-   "cuLaunchKernel=719,cuInit=100" of functions that fail, and STUB_QUIET=1 turns the log
-   off. stub_fail(text) changes the list. */
+   STUB_COUNT is the number of GPUs, STUB_VERSION that of the driver, STUB_PINNED=1 makes
+   all memory of the host known to it, STUB_FAIL is a list of functions that fail, like
+   "cuLaunchKernel=719,cuInit=100", and STUB_QUIET=1 turns the log off. stub_fail(text)
+   changes the list. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -95,6 +96,7 @@ Result cuCtxGetStreamPriorityRange(int *low, int *high) { *low = *high = 0; retu
 Result cuGetErrorName(Result e, const char **s) {
   switch (e) {
     case NO_MEMORY: *s = "CUDA_ERROR_OUT_OF_MEMORY"; return OK;
+    case 200: *s = "CUDA_ERROR_INVALID_IMAGE"; return OK;
     case 719: *s = "CUDA_ERROR_LAUNCH_FAILED"; return OK;
     default: *s = "CUDA_ERROR_INVALID_VALUE"; return OK;
   }
@@ -116,7 +118,11 @@ Result cuStreamCreateWithPriority(void **s, unsigned flags, int priority) {
 }
 Result cuStreamDestroy_v2(void *s) { free(s); return OK; }
 Result cuStreamGetCtx(void *s, void **c) { *c = CONTEXT; return OK; }
-Result cuStreamSynchronize(Stream *s) { FAULT(); return s->capture ? 900 : OK; }
+Result cuStreamSynchronize(Stream *s) {
+  FAULT();
+  note("wait");
+  return s->capture ? 900 : OK;
+}
 Result cuStreamBeginCapture_v2(Stream *s, int mode) {
   FAULT();
   s->capture = calloc(1, sizeof(Graph));
@@ -211,8 +217,10 @@ Result cuMemPoolGetAttribute(void *pool, int which, uint64_t *value) {
   return OK;
 }
 Result cuMemPoolSetAttribute(void *pool, int which, void *value) { return OK; }
-Result cuMemGetInfo_v2(size_t *free, size_t *total) { *free = 1 << 30; *total = 1 << 31; return OK; }
-Result cuPointerGetAttribute(void *value, int which, Address p) { FAULT(); return INVALID; }
+Result cuMemGetInfo_v2(size_t *free, size_t *total) { *free = 1u << 30; *total = 1u << 31; return OK; }
+Result cuPointerGetAttribute(void *value, int which, Address p) {
+  return number("STUB_PINNED", 0) ? OK : INVALID;
+}
 
 static Result copy(const char *what, Address to, Address from, size_t size, Stream *s) {
   Operation op = {.kind = COPY, .target = to, .source = from, .size = size};
@@ -250,11 +258,12 @@ typedef struct { Kernel kernel; } Library;
 Result cuLibraryLoadData(Library **library, const char *image, void *a, void *b, unsigned n,
                          void *c, void *d, unsigned m) {
   FAULT();
-  if (strncmp(image, "stub", 4)) return 200;
+  int known = !strncmp(image, "stub", 4);
+  if (!known && strncmp(image, "\x7f" "ELF", 4)) return 200;
   *library = calloc(1, sizeof(Library));
   Kernel *kernel = &(*library)->kernel;
   char *end;
-  for (const char *at = image + 4;; at = end) {
+  for (const char *at = image + 4; known; at = end) {
     long size = strtol(at, &end, 10);
     if (end == at || kernel->count == PARAMETERS) break;
     kernel->sizes[kernel->count++] = size;
