@@ -6,13 +6,17 @@ that has it. A graph is the list of what was recorded.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ...ir.errors import DeviceError
 from . import machine, ptx
 from .interface import (
     ARCHITECTURE,
@@ -58,16 +62,20 @@ class EmulatedFunction(Function):
 
 
 class _Block:
-    """Bytes of the emulated memory, freed when this dies."""
+    """Bytes of the emulated memory; their address is noted when this dies.
 
-    __slots__ = ("_address", "_space")
+    It may die in any thread and at any moment, so that the device gives the bytes back
+    when it is next asked for something.
+    """
 
-    def __init__(self, space: machine.Space, address: int) -> None:
-        self._space = space
+    __slots__ = ("_address", "_dead")
+
+    def __init__(self, address: int, dead: deque[int]) -> None:
         self._address = address
+        self._dead = dead
 
     def __del__(self) -> None:
-        self._space.free(self._address)
+        self._dead.append(self._address)
 
 
 class EmulatedGraph(Graph):
@@ -89,12 +97,22 @@ class Emulator(Device):
         self.architecture = ARCHITECTURE
         self.counts = Totals()
         self._space = machine.Space()
+        self._dead: deque[int] = deque()  # addresses of memory that nobody has any more
         self._steps: list[Callable[[], None]] | None = None  # of a graph being recorded
         self._lock = threading.RLock()
 
-    def _refuse_recorded(self, what: str) -> None:
-        if self._steps is not None:
-            raise unrecordable(self.name, what)
+    @contextlib.contextmanager
+    def _told(self, what: str, *, recorded: bool = False) -> Iterator[None]:
+        """Be alone with the memory; name what was asked for in errors."""
+        with self._lock:
+            if self._steps is not None and not recorded:
+                raise unrecordable(self.name, what)
+            try:
+                while self._dead:
+                    self._space.free(self._dead.popleft())
+                yield
+            except ptx.PtxError as error:
+                raise DeviceError(f"{self.name}: {what}: {error}") from error
 
     def _do(self, step: Callable[[], None]) -> None:
         """Do something now, or when the graph that is being recorded is launched."""
@@ -103,36 +121,39 @@ class Emulator(Device):
         else:
             self._steps.append(step)
 
+    def in_use(self) -> int:
+        """Return the bytes that are allocated."""
+        with self._told("count"):
+            return sum(allocation.size for allocation in self._space.live())
+
     def allocate(self, size: int) -> Memory:
-        with self._lock:
-            self._refuse_recorded("allocation")
+        with self._told("allocation"):
             address = self._space.allocate(size)
-        return Memory(address, size, _Block(self._space, address))
+        return Memory(address, size, _Block(address, self._dead))
 
     def write(self, target: int, source: np.ndarray) -> None:
-        with self._lock:
-            self._refuse_recorded("write")
+        with self._told("write"):
             self._space.write(target, bytes_of(source))
 
     def read(self, source: int, target: np.ndarray) -> None:
-        with self._lock:
-            self._refuse_recorded("read")
+        with self._told("read"):
             self._space.read(source, bytes_of(target, writable=True))
 
     def copy(self, target: int, source: int, size: int) -> None:
-        with self._lock:
+        with self._told("copy", recorded=True):
             self._do(lambda: self._space.copy(target, source, size))
 
     def fill(self, target: int, value: int, size: int) -> None:
-        with self._lock:
+        with self._told("fill", recorded=True):
             self._do(lambda: self._space.fill(target, value, size))
 
     def load(self, code: Code) -> EmulatedFunction:
-        return EmulatedFunction(code)
+        with self._told(f"load of {code.entry}", recorded=True):
+            return EmulatedFunction(code)
 
     def launch(
         self,
-        function: Function,
+        function: Any,
         grid: int,
         block: int,
         args: Sequence[int | float | bool],
@@ -140,26 +161,20 @@ class Emulator(Device):
     ) -> None:
         check_launch(function, grid, block, args, shared)
         kept = tuple(args)
-        with self._lock:
+        with self._told(f"launch of {function.code.entry}", recorded=True):
             self._do(lambda: self._launch(function, grid, block, kept, shared))
 
     def _launch(
         self,
-        function: Function,
+        function: EmulatedFunction,
         grid: int,
         block: int,
         args: tuple[int | float | bool, ...],
         shared: int,
     ) -> None:
-        assert isinstance(function, EmulatedFunction)
+        entry = function.code.entry
         done = machine.launch(
-            function.module,
-            function.code.entry,
-            grid,
-            block,
-            args,
-            self._space,
-            shared=shared,
+            function.module, entry, grid, block, args, self._space, shared=shared
         )
         self.counts.launches += 1
         self.counts.loaded += done.loaded
@@ -167,8 +182,7 @@ class Emulator(Device):
         self.counts.sectors += done.sectors
 
     def record(self, run: Callable[[], None]) -> EmulatedGraph:
-        with self._lock:
-            self._refuse_recorded("recording")
+        with self._told("recording"):
             steps: list[Callable[[], None]] = []
             self._steps = steps
             try:
@@ -179,11 +193,10 @@ class Emulator(Device):
 
     def run(self, steps: Sequence[Callable[[], None]]) -> None:
         """Do the steps of a graph."""
-        with self._lock:
-            self._refuse_recorded("launch of a graph")
+        with self._told("launch of a graph"):
             for step in steps:
                 step()
 
     def synchronize(self) -> None:
-        with self._lock:
-            self._refuse_recorded("waiting")
+        with self._told("waiting"):
+            pass
