@@ -14,7 +14,6 @@ meet, and must be importable: Numba looks it up when it makes an `Environment` a
 
 import functools
 import hashlib
-import linecache
 import pickle
 import sys
 import threading
@@ -31,7 +30,7 @@ import numpy as np
 from ..runtime import blas, cache, forkjoin, memory, progress, vecmath
 from . import frontend, parts, split
 
-NATIVE, SOURCE = ".native", ".py"
+NATIVE = ".native"
 # What generated code sees as a change of Numba's behaviour, beside its version.
 SETTINGS = "OPT LOOP_VECTORIZE SLP_VECTORIZE BOUNDSCHECK DEBUGINFO_DEFAULT".split()
 
@@ -120,21 +119,6 @@ def key_of(
     """Return the key of native code: equal keys mean interchangeable code."""
     parts = (source, entry, repr(signature), repr((contract, kernel)), surroundings())
     return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _show_source(key: str, source: str) -> str:
-    """Make the source known to tracebacks, and to people; return its file name."""
-    filename = f"<retrograde {key[:16]}>"
-    target = cache.path(key, SOURCE)
-    if target is not None and cache.keep(target, source.encode()):
-        filename = str(target)
-    linecache.cache[filename] = (
-        len(source),
-        None,
-        source.splitlines(keepends=True),
-        filename,
-    )
-    return filename
 
 
 def _module(key: str, filename: str) -> ModuleType:
@@ -250,7 +234,7 @@ def compile_entry(
             blas.register()
         if kernel and parts.has_parts(source):
             forkjoin.register()
-        filename = _show_source(key, source)
+        filename = cache.show_source(key, source)
         module = _module(key, filename)
         result = _load(key)
         loaded = result is not None

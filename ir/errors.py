@@ -99,6 +99,14 @@ class MutationError(RetrogradeError, RuntimeError):
     """A saved value that was overwritten, or a write that is not allowed."""
 
 
+class DeviceError(RetrogradeError, RuntimeError):
+    """A device that is not there, or that cannot do what it was told."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device that has no room for an allocation."""
+
+
 class OutcomeError(RetrogradeError, RuntimeError):
     """A computed value that is not the one for which the program was compiled.
 

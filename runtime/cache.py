@@ -15,6 +15,7 @@ written since it last looked, and looks again after a 1/LOOKS of the limit.
 
 import contextlib
 import hashlib
+import linecache
 import os
 import stat
 import warnings
@@ -27,6 +28,7 @@ VERSION = "v2"  # of the layout of this folder
 DIGEST = hashlib.sha256().digest_size
 KEPT = 3 / 4  # of the limit, after entries were removed
 LOOKS = 16
+SOURCE = ".py"
 OPEN = "others may write there"
 _refused: set[Path] = set()
 _written: dict[Path, int] = {}  # bytes since the folder was looked through
@@ -138,6 +140,17 @@ def keep(target: Path, data: bytes) -> bool:
     except OSError:
         pass  # absent
     return write(target, data)
+
+
+def show_source(key: str, source: str) -> str:
+    """Show generated source to tracebacks, and to people; return its file name."""
+    filename = f"<retrograde {key[:16]}>"
+    target = path(key, SOURCE)
+    if target is not None and keep(target, source.encode()):
+        filename = str(target)
+    lines = source.splitlines(keepends=True)
+    linecache.cache[filename] = (len(source), None, lines, filename)
+    return filename
 
 
 def store(key: str, suffix: str, data: bytes) -> bool:

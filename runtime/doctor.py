@@ -8,6 +8,7 @@ import sys
 import llvmlite.binding as llvm
 
 from . import blas, cache, env, threads, vecmath
+from .devices import packages
 
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
 
@@ -51,10 +52,8 @@ def _cache() -> str:
 
 def _cuda() -> str:
     """Say whether CUDA could be used, without importing what takes long."""
-    names = ("libcuda.so.1", "nvcuda.dll")
-    driver = any(vecmath.open_library(name) is not None for name in names)
-    found = "driver found" if driver else "no driver (see nvidia-smi)"
-    return f"{found}, numba-cuda {_version('numba-cuda')}"
+    found = (vecmath.open_library(name) is not None for name in packages.DRIVERS)
+    return packages.describe(driver=any(found))
 
 
 def report() -> str:

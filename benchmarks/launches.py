@@ -1,0 +1,124 @@
+"""What the host pays for a launch: `python -m benchmarks.launches`.
+
+    python -m benchmarks.launches [--device NAME] [--stub] [--repeats N]
+
+Prints microseconds per call: a launch with ten pointers and two sizes, a launch of a
+graph of twenty of them (and per kernel in it), an allocation with its release, a fill,
+and the write of 80 bytes. With `--stub` the driver is `tests/cuda/stub_driver.c`, whose
+functions return at once: what is measured is what this package and the bindings add.
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retrograde.codegen.cuda.target import compile_kernel
+from retrograde.runtime.devices import Device, device
+
+from .measure import machine
+
+STUB = Path(__file__).resolve().parents[1] / "tests" / "cuda" / "stub_driver.c"
+POINTERS = 10
+KERNELS = 20  # of the graph
+SOURCE = f"""
+def kernel({", ".join(f"p{n}" for n in range(POINTERS))}, first, last):
+    if first > last:
+        p0[first] = p1[last]
+"""
+
+
+def build_stub(folder: Path) -> bool:
+    """Compile the stub of the driver into a folder; tell whether it can be."""
+    compiler = shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        return False
+    library = folder / "libcuda.so.1"
+    options = ["-O1", "-shared", "-fPIC", "-Wall", "-Werror"]
+    name = f"-Wl,-soname,{library.name}"
+    command = [compiler, *options, name, str(STUB), "-o", str(library)]
+    subprocess.run(command, check=True)
+    return True
+
+
+def microseconds(call: Callable[[], object], repeats: int) -> float:
+    """Return the median over nine turns of the time of a call."""
+    times = []
+    for _ in range(9):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        times.append((time.perf_counter() - start) / repeats)
+    return 1e6 * statistics.median(times)
+
+
+def measure(where: Device, repeats: int) -> dict[str, float]:
+    """Return the microseconds of each kind of call."""
+    kinds = ("pointer",) * POINTERS + ("int64", "int64")
+    code = compile_kernel(
+        SOURCE,
+        "kernel",
+        kinds,
+        dtypes=("f4",) * POINTERS,
+        architecture=where.architecture,
+    )
+    function = where.load(code)
+    memory = where.allocate(80)
+    args = [memory.address] * POINTERS + [0, 1]
+    values = np.zeros(10)
+
+    def step() -> None:
+        for _ in range(KERNELS):
+            where.launch(function, 1, 128, args)
+
+    graph = where.record(step)
+    calls: dict[str, Callable[[], object]] = {
+        "launch": lambda: where.launch(function, 1, 128, args),
+        "graph": graph.launch,
+        "allocate": lambda: where.allocate(1 << 16),
+        "fill": lambda: where.fill(memory.address, 0, 80),
+        "write": lambda: where.write(memory.address, values),
+    }
+    times = {}
+    for name, call in calls.items():
+        times[name] = microseconds(call, repeats)
+        where.synchronize()
+    times[f"graph / {KERNELS}"] = times["graph"] / KERNELS
+    return times
+
+
+def again_with_stub(arguments: Sequence[str]) -> int:
+    """Run this in a process whose driver is the stub; return its exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        if not build_stub(Path(folder)):
+            print("--stub needs gcc and Linux", file=sys.stderr)
+            return 2
+        command = ["env", f"LD_LIBRARY_PATH={folder}", "STUB_QUIET=1", sys.executable]
+        command += ["-m", "benchmarks.launches", *arguments]
+        return subprocess.run(command).returncode
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.launches")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--stub", action="store_true")
+    parser.add_argument("--repeats", type=int, default=10_000)
+    options = parser.parse_args(arguments)
+    if options.stub:
+        rest = [argument for argument in arguments if argument != "--stub"]
+        return again_with_stub(rest)
+    print(machine())
+    for name, time_taken in measure(device(options.device), options.repeats).items():
+        print(f"{name:12} {time_taken:8.2f} us")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

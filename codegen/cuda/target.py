@@ -1,0 +1,218 @@
+"""The compiler of kernels: generated source to PTX, and to a cubin.
+
+Numba-cuda is used as a compiler only, with a pointer and sizes for an array, and no
+other module but `device` imports it. What it makes is kept on disk: a process that
+finds its kernels there does not import it at all.
+
+Note [names of kernels]
+Numba-cuda mangles the types into the name of a kernel, and a number that counts the
+kernels of the process. The name is replaced by that of the Python function, so that the
+same source is always the same PTX.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ir.errors import DeviceError, InternalError
+from ...runtime import cache, progress
+from ...runtime.devices import Code, packages
+from ...runtime.devices.interface import ARCHITECTURE
+
+PTX, CUBIN = ".ptx", ".cubin"
+ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(")
+STATIC = re.compile(
+    r"^[ \t]*(?:\.visible |\.weak |\.common )?\.shared (?:\.align (\d+) )?"
+    r"\.[bsuf](\d+) [\w$]+(?:\[(\d+)\])?;",
+    re.MULTILINE,
+)
+
+
+def compile_kernel(
+    source: str,
+    name: str,
+    kinds: Sequence[str],
+    *,
+    dtypes: Sequence[npt.DTypeLike] = (),
+    fastmath: bool = False,
+    architecture: tuple[int, int] = ARCHITECTURE,
+    cubin: bool = True,
+) -> Code:
+    """Compile the function `name` of a generated module into a kernel.
+
+    `kinds` are those of its parameters, and `dtypes` those of what the pointers among
+    them point to. `fastmath` trades accuracy for approximate instructions. Where the
+    linker is missing, or no `cubin` is wanted, there is none, and a driver assembles
+    the PTX.
+    """
+    described = [np.dtype(dtype).str for dtype in dtypes]
+    options = (name, tuple(kinds), described, fastmath, architecture)
+    key = _key(source, options)
+    make = functools.partial(
+        _compile, source, name, kinds, dtypes, fastmath, architecture, key
+    )
+    ptx = _kept(key, PTX, make).decode()
+    binary = b""
+    if cubin and packages.can_link():
+        binary = _kept(key, CUBIN, lambda: link(ptx, architecture)[0])
+    return Code(name, tuple(kinds), ptx, binary, static_size(ptx))
+
+
+def _key(source: str, options: tuple[object, ...]) -> str:
+    what = (source, options, packages.surroundings(), _ours())
+    return hashlib.sha256(repr(what).encode()).hexdigest()
+
+
+@functools.cache
+def _ours() -> str:
+    """Return a digest of this package: what generated source imports, and the seam."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _kept(key: str, suffix: str, make: Callable[[], bytes]) -> bytes:
+    """Return an entry of the disk cache, made by one of the processes that want it."""
+    data = cache.fetch(key, suffix)
+    if data is not None:
+        return data
+    with cache.alone(key, "cuda"):
+        data = cache.fetch(key, suffix)
+        if data is None:
+            progress.stage("code for the GPU")
+            data = make()
+            cache.store(key, suffix, data)
+    return data
+
+
+@functools.cache
+def _numba_cuda() -> Any:
+    """Return `numba.cuda`, if it is NVIDIA's and a version that is known."""
+    packages.numba_cuda()
+    from numba import cuda
+
+    if getattr(cuda, "implementation", "") != "NVIDIA":
+        raise DeviceError(
+            "numba.cuda is the one that is built into Numba",
+            rule="Kernels are compiled by numba-cuda, which takes its place by a .pth "
+            "file; Python reads those of its site-packages only, and none under -S.",
+            hint=f"{packages.INSTALL} into the environment of this Python",
+        )
+    return cuda
+
+
+def _compile(
+    source: str,
+    name: str,
+    kinds: Sequence[str],
+    dtypes: Sequence[npt.DTypeLike],
+    fastmath: bool,
+    architecture: tuple[int, int],
+    key: str,
+) -> bytes:
+    """Compile a kernel to PTX."""
+    cuda = _numba_cuda()
+    filename = cache.show_source(key, source)
+    module = {"__name__": f"_retrograde_{key}"}
+    exec(compile(source, filename, "exec"), module)
+    types = _types(kinds, dtypes)
+    try:
+        ptx, _ = cuda.compile(
+            module[name],
+            types,
+            device=False,
+            abi="numba",
+            cc=architecture,
+            fastmath=fastmath,
+        )
+    except Exception as error:
+        raise _explained(error) from error
+    return _renamed(ptx, name).encode()
+
+
+def _types(kinds: Sequence[str], dtypes: Sequence[npt.DTypeLike]) -> tuple[Any, ...]:
+    """Return Numba's types of a kernel's parameters."""
+    types: Any = importlib.import_module("numba.cuda.types")
+    numpy_support: Any = importlib.import_module("numba.cuda.np.numpy_support")
+    if kinds.count("pointer") != len(dtypes):
+        raise InternalError(f"{len(dtypes)} dtypes for the pointers of {list(kinds)}")
+    scalars = {
+        "int64": types.int64,
+        "int32": types.int32,
+        "float64": types.float64,
+        "float32": types.float32,
+        "bool": types.boolean,
+    }
+    pointed = iter(dtypes)
+    return tuple(
+        types.CPointer(numpy_support.from_dtype(np.dtype(next(pointed))))
+        if kind == "pointer"
+        else scalars[kind]
+        for kind in kinds
+    )
+
+
+def _explained(error: Exception) -> Exception:
+    """Return the error of a toolkit that is incomplete, or the error itself."""
+    if type(error).__name__ != "DynamicLibNotFoundError":
+        return error
+    missing = [part.package for part in packages.PARTS if not packages.part(part)]
+    return DeviceError(
+        f"a library of the CUDA toolkit is missing: {str(error).splitlines()[0]}",
+        rule="Kernels are compiled by libnvvm, which needs libnvrtc beside it"
+        + (f"; not found: {', '.join(missing)}." if missing else "."),
+        hint=packages.LOCAL,
+    )
+
+
+def _renamed(ptx: str, name: str) -> str:
+    """Give the kernel its own name; see Note [names of kernels]."""
+    found = ENTRY.search(ptx)
+    if found is None:
+        raise InternalError(f"the PTX of {name} has no entry")
+    mangled = found[1]
+    symbol = mangled.removeprefix("_Z")
+    return ptx.replace(mangled, name).replace(
+        f"_ZN08NumbaEnv{symbol[1:]}", f"{name}_env"
+    )
+
+
+def static_size(ptx: str) -> int:
+    """Return the bytes of shared memory that PTX declares.
+
+    >>> static_size(".visible .shared .align 4 .b8 a[6];\\n.shared .align 8 .f64 b;")
+    16
+    """
+    size = 0
+    for align, bits, count in STATIC.findall(ptx):
+        width = int(bits) // 8
+        step = int(align or width)
+        size = -(-size // step) * step + width * int(count or 1)
+    return size
+
+
+def link(
+    ptx: str, architecture: tuple[int, int], *, verbose: bool = False
+) -> tuple[bytes, str]:
+    """Return the cubin of PTX, and what the assembler says about it if it is asked."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = LinkerOptions(
+        arch="sm_{}{}".format(*architecture),
+        ptxas_options=["-v"] if verbose else None,
+    )
+    linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
+    try:
+        return bytes(linker.link("cubin").code), str(linker.get_info_log())
+    finally:
+        linker.close()

@@ -1,0 +1,393 @@
+"""A real GPU, by cuda.core and the driver's own functions.
+
+Note [one stream]
+A device has one stream, which all threads share, since what one thread computed another
+may read, and events between streams of threads would cost more than they give. Memory
+comes from the pool of the device, which hands out in stream order what was given back,
+and keeps it. A lock keeps threads apart: it guards the packed arguments of functions,
+and keeps calls of other threads out of a graph that is being recorded, which has a
+stream of its own.
+
+Note [cost of a launch]
+A step of a small model is some hundred launches, so a launch has to cost the processor
+about as much as it costs the driver. The addresses of a function's arguments never
+change: `pack` writes the values there, and the driver copies them before it returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.errors import DeviceError, DeviceMemoryError
+from . import packages
+from .interface import (
+    FORMATS,
+    Code,
+    Device,
+    Function,
+    Graph,
+    Memory,
+    bytes_of,
+    check_launch,
+    unrecordable,
+)
+
+SMALL = 48 * 1024  # bytes of shared memory that need no leave
+BROKEN = (
+    "A fault of a kernel is reported by a later call, and nothing works after it in "
+    "this process."
+)
+FIND = (
+    "device='cuda:emu' finds accesses outside of arrays and says where; so does "
+    "compute-sanitizer"
+)
+UPDATE = "update the driver, or install an older CUDA toolkit"
+# By the driver's name of what went wrong: the rule, and a way out.
+REASONS = {
+    "CUDA_ERROR_NO_DEVICE": ("The driver finds no GPU.", packages.DRIVER),
+    "CUDA_ERROR_NOT_INITIALIZED": (
+        "A forked process cannot use the GPU of its parent.",
+        "start processes by multiprocessing.get_context('spawn')",
+    ),
+    "CUDA_ERROR_INVALID_IMAGE": ("The code is not for this GPU.", UPDATE),
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": ("The code is not for this GPU.", UPDATE),
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": (
+        "The compiler is newer than the driver.",
+        UPDATE,
+    ),
+    "CUDA_ERROR_ILLEGAL_ADDRESS": (BROKEN, FIND),
+    "CUDA_ERROR_MISALIGNED_ADDRESS": (BROKEN, FIND),
+    "CUDA_ERROR_LAUNCH_FAILED": (BROKEN, FIND),
+    "CUDA_ERROR_LAUNCH_TIMEOUT": (BROKEN, "take a GPU that has no display"),
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": (
+        "A block has more registers or shared memory than the GPU has.",
+        "launch with smaller blocks",
+    ),
+}
+
+
+class GpuFunction(Function):
+    """A loaded kernel, with the place of its arguments."""
+
+    __slots__ = ("_buffer", "_kernel", "addresses", "handle", "pack", "shared")
+
+    def __init__(self, code: Code, kernel: Any, handle: Any) -> None:
+        super().__init__(code)
+        self._kernel = kernel  # keeps the code loaded
+        self.handle = handle
+        self.shared = SMALL - code.static  # dynamic shared memory that it may take
+        layout = struct.Struct("".join(FORMATS[kind] for kind in code.kinds))
+        self._buffer = ctypes.create_string_buffer(max(layout.size, 1))
+        start = ctypes.addressof(self._buffer)
+        self.pack = functools.partial(layout.pack_into, self._buffer, 0)
+        offsets = [place + start for place in _offsets(code.kinds)]
+        self.addresses = (ctypes.c_void_p * max(len(offsets), 1))(*offsets)
+
+
+def _offsets(kinds: Sequence[str]) -> list[int]:
+    """Return where `struct` puts values of these kinds."""
+    formats = [FORMATS[kind] for kind in kinds]
+    ends = [struct.calcsize("".join(formats[: n + 1])) for n in range(len(formats))]
+    return [
+        end - struct.calcsize(form) for end, form in zip(ends, formats, strict=True)
+    ]
+
+
+class GpuGraph(Graph):
+    """A graph of the driver's."""
+
+    def __init__(self, device: Gpu, graph: Any) -> None:
+        self._device = device
+        self._graph = graph
+        self._handle = graph.handle
+
+    def launch(self) -> None:
+        self._device.launch_graph(self._handle)
+
+
+class Gpu(Device):
+    """A GPU of this machine; see Note [one stream]."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"cuda:{number}"
+        self._driver = driver = _started(self.name)
+        (count,) = self._checked(driver.cuDeviceGetCount(), "cannot count GPUs")
+        if number >= count:
+            raise DeviceError(
+                f"{self.name}: there is no such GPU",
+                rule=f"This process sees {count} (see CUDA_VISIBLE_DEVICES).",
+                hint="use " + " or ".join(f"'cuda:{n}'" for n in range(count))
+                if count
+                else packages.DRIVER,
+            )
+        from cuda.core import Device as CoreDevice
+        from cuda.core import ObjectCode
+        from cuda.core._utils.cuda_utils import CUDAError
+
+        self._failure = CUDAError
+        self._code = ObjectCode
+        self._core = CoreDevice(number)
+        self._core.set_current()
+        (self._context,) = self._checked(driver.cuCtxGetCurrent(), "no context")
+        self.architecture = tuple(self._core.compute_capability)
+        self._stream = self._core.create_stream()
+        self._pool = self._core.memory_resource
+        self._main = self._stream.handle
+        self._queue = self._main  # or that of the graph that is being recorded
+        self._lock = threading.RLock()
+        attributes = driver.CUpointer_attribute
+        self._memory_type = attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        self._launch = driver.cuLaunchKernel
+        self._launch_graph = driver.cuGraphLaunch
+
+    def _checked(self, result: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+        """Return the values of a call of the driver's, or raise its error."""
+        status, *values = result
+        if status:
+            raise self._error(status, what)
+        return tuple(values)
+
+    def _error(self, status: Any, what: str) -> DeviceError:
+        name = str(status.name)
+        rule, hint = REASONS.get(name, ("", ""))
+        if not rule:
+            _, text = self._driver.cuGetErrorString(status)
+            rule = f"The driver says: {(text or b'').decode()}."
+        return DeviceError(f"{self.name}: {what}: {name}", rule=rule, hint=hint)
+
+    def _enter(self, what: str) -> None:
+        """Make the GPU that of this thread; refuse what no graph can hold."""
+        if self._queue is not self._main:
+            raise unrecordable(self.name, what)
+        self._checked(self._driver.cuCtxSetCurrent(self._context), what)
+
+    def allocate(self, size: int) -> Memory:
+        with self._lock:
+            self._enter("allocation")
+            try:
+                buffer = self._pool.allocate(max(size, 1), stream=self._stream)
+            except self._failure as error:
+                raise self._no_room(size, error) from error
+        return Memory(int(buffer.handle), size, buffer)
+
+    def _no_room(self, size: int, error: Exception) -> DeviceError:
+        reason = str(error).split(":")[0]
+        if "OUT_OF_MEMORY" not in reason:
+            return DeviceError(f"{self.name}: allocation of {size} bytes: {reason}")
+        status, free, total = self._driver.cuMemGetInfo()
+        used = self._pool.attributes.used_mem_current
+        rule = f"This process uses {used} bytes."
+        if not status:
+            rule = (
+                f"Free are {free} of {total} bytes, of which this process uses {used}."
+            )
+        return DeviceMemoryError(
+            f"{self.name}: no room for {size} bytes",
+            rule=rule,
+            hint="drop what is not needed any more, or compute in smaller pieces",
+        )
+
+    def write(self, target: int, source: np.ndarray) -> None:
+        data = bytes_of(source)
+        if not data.size:
+            return
+        address = data.__array_interface__["data"][0]
+        driver = self._driver
+        with self._lock:
+            self._enter("write")
+            result = driver.cuMemcpyHtoDAsync(target, address, data.size, self._main)
+            self._checked(result, "write")
+            pinned = self._is_pinned(address)
+        if pinned:
+            self.synchronize()
+
+    def _is_pinned(self, address: int) -> bool:
+        """Tell whether the driver knows memory of the host, and reads it when it likes.
+
+        From other memory it has copied by the time that it returns.
+        """
+        status, _ = self._driver.cuPointerGetAttribute(self._memory_type, address)
+        return not status
+
+    def read(self, source: int, target: np.ndarray) -> None:
+        data = bytes_of(target, writable=True)
+        if not data.size:
+            return
+        driver = self._driver
+        with self._lock:
+            self._enter("read")
+            result = driver.cuMemcpyDtoHAsync(
+                data.__array_interface__["data"][0], source, data.size, self._main
+            )
+            self._checked(result, "read")
+        self._checked(driver.cuStreamSynchronize(self._main), "read")
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        if not size:
+            return
+        driver = self._driver
+        with self._lock:
+            self._checked(driver.cuCtxSetCurrent(self._context), "copy")
+            result = driver.cuMemcpyDtoDAsync(target, source, size, self._queue)
+            self._checked(result, "copy")
+
+    def fill(self, target: int, value: int, size: int) -> None:
+        if not size:
+            return
+        driver = self._driver
+        with self._lock:
+            self._checked(driver.cuCtxSetCurrent(self._context), "fill")
+            result = driver.cuMemsetD8Async(target, value, size, self._queue)
+            self._checked(result, "fill")
+
+    @contextlib.contextmanager
+    def _converted(self, what: str) -> Iterator[None]:
+        """Raise cuda.core's errors as errors of the device."""
+        try:
+            yield
+        except self._failure as error:
+            name, _, text = str(error).partition(": ")
+            rule, hint = REASONS.get(name, (text, ""))
+            what = f"{self.name}: {what}: {name}"
+            raise DeviceError(what, rule=rule, hint=hint) from error
+
+    def load(self, code: Code) -> GpuFunction:
+        with self._lock, self._converted(f"load of {code.entry}"):
+            self._checked(self._driver.cuCtxSetCurrent(self._context), "load")
+            if code.cubin:
+                image = self._code.from_cubin(code.cubin)
+            else:
+                image = self._code.from_ptx(code.ptx.encode())
+            kernel = image.get_kernel(code.entry)
+        # The driver takes a CUkernel for a CUfunction, and the context from the stream.
+        handle = self._driver.CUfunction(int(kernel.handle))
+        return GpuFunction(code, kernel, handle)
+
+    def launch(
+        self,
+        function: Any,
+        grid: int,
+        block: int,
+        args: Sequence[int | float | bool],
+        shared: int = 0,
+    ) -> None:
+        with self._lock:
+            try:
+                function.pack(*args)
+            except (struct.error, OverflowError, TypeError) as error:
+                check_launch(function, grid, block, args, shared)
+                raise _unfit(function, error) from error
+            if shared > function.shared:
+                self._enlarge(function, shared)
+            # By Note [cost of a launch], nothing is checked that the driver checks.
+            (status,) = self._launch(
+                function.handle,
+                grid,
+                1,
+                1,
+                block,
+                1,
+                1,
+                shared,
+                self._queue,
+                function.addresses,
+                0,
+            )
+        if status:
+            check_launch(function, grid, block, args, shared)
+            raise self._error(status, f"launch of {function.code.entry}")
+
+    def _enlarge(self, function: GpuFunction, shared: int) -> None:
+        """Let a function take more shared memory than every GPU has."""
+        entry = function.code.entry
+        limit = self._core.properties.max_shared_memory_per_block_optin
+        limit -= function.code.static
+        if shared > limit:
+            raise DeviceError(
+                f"{self.name}: launch of {entry}: {shared} bytes of shared memory",
+                rule=f"A block may take {limit} bytes beside what its code declares.",
+            )
+        driver = self._driver
+        attributes = driver.CUfunction_attribute
+        attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        kernel = driver.CUkernel(int(function.handle))
+        result = driver.cuKernelSetAttribute(attribute, shared, kernel, self._core_id())
+        self._checked(result, f"shared memory of {entry}")
+        function.shared = shared
+
+    def _core_id(self) -> Any:
+        return self._driver.CUdevice(self._core.device_id)
+
+    def record(self, run: Callable[[], None]) -> GpuGraph:
+        with self._lock:
+            self._enter("recording")
+            with self._converted("recording"):
+                builder = self._core.create_graph_builder()
+                try:
+                    builder.begin_building()
+                    self._run_into(builder.stream.handle, run)
+                    builder.end_building()
+                    return GpuGraph(self, builder.complete())
+                finally:
+                    builder.close()
+
+    def _run_into(self, queue: Any, run: Callable[[], None]) -> None:
+        self._queue = queue
+        try:
+            run()
+        finally:
+            self._queue = self._main
+
+    def launch_graph(self, handle: Any) -> None:
+        """Enter a graph into the stream."""
+        with self._lock:
+            if self._queue is not self._main:
+                self._enter("launch of a graph")
+            (status,) = self._launch_graph(handle, self._main)
+        if status:
+            raise self._error(status, "launch of a graph")
+
+    def synchronize(self) -> None:
+        with self._lock:
+            self._enter("waiting")
+        self._checked(self._driver.cuStreamSynchronize(self._main), "waiting")
+
+
+def _unfit(function: Function, error: Exception) -> DeviceError:
+    kinds = ", ".join(function.code.kinds)
+    return DeviceError(
+        f"launch of {function.code.entry}: {error}",
+        rule=f"The arguments are to be ({kinds}).",
+    )
+
+
+def _started(name: str) -> Any:
+    """Return the driver's functions, once it runs and is new enough."""
+    packages.require("cuda-core", "drives GPUs")
+    from cuda.bindings import driver
+
+    try:
+        (status,) = driver.cuInit(0)
+    except Exception as error:
+        if type(error).__name__ not in ("DynamicLibNotFoundError", "RuntimeError"):
+            raise
+        raise DeviceError(
+            f"{name}: there is no NVIDIA driver",
+            rule=str(error).splitlines()[0],
+            hint=packages.DRIVER,
+        ) from error
+    if status:
+        what = f"{name}: the driver does not start: {status.name}"
+        rule, hint = REASONS.get(status.name, ("", packages.DRIVER))
+        raise DeviceError(what, rule=rule, hint=hint)
+    _, version = driver.cuDriverGetVersion()
+    packages.check_driver(name, version)
+    return driver
