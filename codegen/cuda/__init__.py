@@ -1,0 +1,1 @@
+"""From a program of nests to kernels for CUDA devices."""
