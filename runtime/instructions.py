@@ -305,8 +305,8 @@ POWERS: dict[Any, Emit] = EXACT_POWERS | {
 UNROLLED = 65  # exponents of integers below are products, others a loop
 
 
-def power(known_powers: dict[Any, Emit]) -> Function:
-    """Make x**y; integers need an exponent that is not negative."""
+def power_by(known_powers: dict[Any, Emit]) -> Function:
+    """Make x**y; floats with a known exponent may have a power of their own."""
 
     def emit(call: Call, b: Builder, t: Any, x: Value, y: Value) -> Value:
         known: Any = y.constant if isinstance(y, ir.Constant) else None
@@ -395,40 +395,40 @@ def _plain(count: int, emit: Emit, boolean: bool = False) -> Function:
     return Function(count, lambda call, *args: emit(*args), boolean)
 
 
-FUNCTIONS = {
-    "absolute": _plain(1, _absolute),
-    "sign": _plain(1, _sign),
-    "reciprocal": _plain(1, _reciprocal),
-    "invert": _plain(1, _invert),
-    "logical_not": _plain(1, lambda b, t, x: b.not_(_truth(b, t, x)), boolean=True),
-    "isnan": _plain(1, _isnan, boolean=True),
-    "isinf": _plain(1, _isinf, boolean=True),
-    "isfinite": _plain(1, _isfinite, boolean=True),
-    "signbit": _plain(1, _signbit, boolean=True),
-    "floor": _plain(1, _rounded("floor")),
-    "ceil": _plain(1, _rounded("ceil")),
-    "trunc": _plain(1, _rounded("trunc")),
-    "maximum": _plain(2, _extreme(">", nan_wins=True)),
-    "minimum": _plain(2, _extreme("<", nan_wins=True)),
-    "fmax": _plain(2, _extreme(">", nan_wins=False)),
-    "fmin": _plain(2, _extreme("<", nan_wins=False)),
-    "logical_and": _plain(2, _logical("and_"), boolean=True),
-    "logical_or": _plain(2, _logical("or_"), boolean=True),
-    "logical_xor": _plain(2, _logical("xor"), boolean=True),
-    "fmod": Function(2, _fmod),
-    "floor_divide": Function(2, lambda *args: _floor_parts(*args)[0]),
-    "remainder": Function(2, lambda *args: _floor_parts(*args)[1]),
-    "left_shift": _plain(2, _shift("left")),
-    "right_shift": _plain(2, _shift("right")),
-    "heaviside": Function(2, lambda call, *args: _heaviside(*args), floats=True),
-    "where": Function(3, lambda call, b, t, *args: b.select(*args), conditions=1),
-    # What x + y loses to rounding; 0 where the sum is not finite.
-    "lost": Function(2, lambda call, *args: _lost(*args), floats=True),
-    # x * y + z, rounded once where the processor does so in one operation.
-    "multiply_add": Function(
-        3, lambda call, b, t, *args: llvm(b, "llvm.fmuladd", *args), floats=True
-    ),
-    "power": power(POWERS),
-    "logaddexp": _log_of_sum("exp", 1.0),
-    "logaddexp2": _log_of_sum("exp2", 1 / math.log(2)),
-}
+absolute = _plain(1, _absolute)
+sign = _plain(1, _sign)
+reciprocal = _plain(1, _reciprocal)
+invert = _plain(1, _invert)
+logical_not = _plain(1, lambda b, t, x: b.not_(_truth(b, t, x)), boolean=True)
+isnan = _plain(1, _isnan, boolean=True)
+isinf = _plain(1, _isinf, boolean=True)
+isfinite = _plain(1, _isfinite, boolean=True)
+signbit = _plain(1, _signbit, boolean=True)
+floor = _plain(1, _rounded("floor"))
+ceil = _plain(1, _rounded("ceil"))
+trunc = _plain(1, _rounded("trunc"))
+maximum = _plain(2, _extreme(">", nan_wins=True))
+minimum = _plain(2, _extreme("<", nan_wins=True))
+fmax = _plain(2, _extreme(">", nan_wins=False))
+fmin = _plain(2, _extreme("<", nan_wins=False))
+logical_and = _plain(2, _logical("and_"), boolean=True)
+logical_or = _plain(2, _logical("or_"), boolean=True)
+logical_xor = _plain(2, _logical("xor"), boolean=True)
+fmod = Function(2, _fmod)
+floor_divide = Function(2, lambda *args: _floor_parts(*args)[0])
+remainder = Function(2, lambda *args: _floor_parts(*args)[1])
+left_shift = _plain(2, _shift("left"))
+right_shift = _plain(2, _shift("right"))
+heaviside = Function(2, lambda call, *args: _heaviside(*args), floats=True)
+where = Function(3, lambda call, b, t, *args: b.select(*args), conditions=1)
+# What x + y loses to rounding; 0 where the sum is not finite.
+lost = Function(2, lambda call, *args: _lost(*args), floats=True)
+# x * y + z, rounded once where the processor does so in one operation.
+multiply_add = Function(
+    3, lambda call, b, t, *args: llvm(b, "llvm.fmuladd", *args), floats=True
+)
+power = power_by(POWERS)  # integers need an exponent that is not negative
+logaddexp = _log_of_sum("exp", 1.0)
+logaddexp2 = _log_of_sum("exp2", 1 / math.log(2))
+
+FUNCTIONS = {name: f for name, f in globals().items() if isinstance(f, Function)}

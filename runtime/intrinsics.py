@@ -27,6 +27,10 @@ class Function:
     floats: bool = False  # it is not defined for others
     conditions: int = 0  # arguments that are bools, before the others
 
+    def plain(self, b: Builder, t: Any, *values: Value) -> Value:
+        """Emit a function that calls no elementary one."""
+        return self.emit(None, b, t, *values)
+
 
 def is_float(t: Any) -> bool:
     return isinstance(t, types.Float)

@@ -18,7 +18,7 @@ _FUNCTIONS = {
     if c_name in (*vecmath.UNARY, *vecmath.BINARY)
 }
 _FUNCTIONS["inline_exp"] = _FUNCTIONS["exp"]
-_POWER = instructions.power(instructions.EXACT_POWERS)
+_POWER = instructions.power_by(instructions.EXACT_POWERS)
 _FUNCTIONS["power"] = define(intrinsic, "power", _POWER, vecmath.scalar_call)
 _FUNCTIONS["logaddexp"] = scalar.function("logaddexp", vecmath.scalar_call)
 _FUNCTIONS["logaddexp2"] = scalar.function("logaddexp2", vecmath.scalar_call)

@@ -21,9 +21,9 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 from numba.cuda.extending import intrinsic
 
-from ....runtime.instructions import FUNCTIONS
 from ....runtime.intrinsics import Builder, Value, is_float, is_signed
 from .grid import INT32, INT64, nvvm
+from .operations import ADD, MAXIMUM, MINIMUM, MULTIPLY, Operation
 from .scalars import converted
 
 __all__ = [
@@ -262,39 +262,29 @@ def _swap(context: Any, b: Builder, t: Any, p: Value, combine: Any) -> None:
     b.position_at_end(done)
 
 
-def _native(b: Builder, t: Any, p: Value, x: Value, name: str) -> bool:
+def _native(b: Builder, t: Any, p: Value, x: Value, operation: Operation) -> bool:
     """Emit an update that is one instruction; False: there is none."""
-    if name == "add" and is_float(t):
+    if is_float(t):
+        if operation is not ADD:
+            return False
         nvvm(b, f"atomic.load.add.f{t.bitwidth}.p0f{t.bitwidth}", x.type, p, x)
         return True
-    if is_float(t) or x.type.width < 32:
+    if x.type.width < 32 or not operation.atomic:
         return False
-    sign = "" if is_signed(t) else "u"
-    operation = {"add": "add", "maximum": f"{sign}max", "minimum": f"{sign}min"}
-    if name not in operation:
-        return False
-    b.atomic_rmw(operation[name], p, x, "monotonic")
+    sign = "u" if operation.chooses and not is_signed(t) else ""
+    b.atomic_rmw(sign + operation.atomic, p, x, "monotonic")
     return True
 
 
-def _combined(b: Builder, t: Any, name: str, x: Value, y: Value) -> Value:
-    if name in FUNCTIONS:
-        return FUNCTIONS[name].emit(None, b, t, x, y)
-    kinds = {"add": ("fadd", "add", "or_"), "multiply": ("fmul", "mul", "and_")}
-    floats, integers, bools = kinds[name]
-    method = bools if t == types.boolean else floats if is_float(t) else integers
-    return getattr(b, method)(x, y)
-
-
-def _atomic(name: str) -> Any:
+def _atomic(name: str, operation: Operation) -> Any:
     @intrinsic
     def update(typingctx: Any, p: Any, i: Any, x: Any) -> tuple[Any, Any]:
-        t = _element(p, f"atomic_{name}")
+        t = _element(p, name)
 
         def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
             p, x = _at(b, *args[:2]), args[2]
-            if not _native(b, t, p, x, name):
-                _swap(context, b, t, p, lambda old: _combined(b, t, name, old, x))
+            if not _native(b, t, p, x, operation):
+                _swap(context, b, t, p, lambda old: operation.emit(b, t, old, x))
             return context.get_dummy_value()
 
         return types.void(p, types.int64, t), code
@@ -303,5 +293,7 @@ def _atomic(name: str) -> Any:
 
 
 # Updates of an element that many threads may make; floats are added in any order.
-atomic_add, atomic_multiply = _atomic("add"), _atomic("multiply")
-atomic_maximum, atomic_minimum = _atomic("maximum"), _atomic("minimum")
+atomic_add = _atomic("atomic_add", ADD)
+atomic_multiply = _atomic("atomic_multiply", MULTIPLY)
+atomic_maximum = _atomic("atomic_maximum", MAXIMUM)
+atomic_minimum = _atomic("atomic_minimum", MINIMUM)

@@ -20,10 +20,22 @@ import numba
 from numba.core.errors import TypingError
 from numba.cuda.extending import intrinsic
 
-from ....runtime.instructions import FUNCTIONS
+from ....runtime.instructions import logical_not, lost
 from ....runtime.intrinsics import Builder, Value, is_float, same
 from .grid import INT32, INT64, LANES, ask, exchange, meet, register
 from .memory import array
+from .operations import (
+    ADD,
+    BITWISE_AND,
+    BITWISE_OR,
+    BITWISE_XOR,
+    FMAX,
+    FMIN,
+    MAXIMUM,
+    MINIMUM,
+    MULTIPLY,
+    Operation,
+)
 
 __all__ = [
     "reduce_add",
@@ -73,18 +85,18 @@ def _block(context: Any, b: Builder, t: Any, xs: Values, combine: Combine) -> Va
     return xs
 
 
-def _reduction(name: str, combine: Callable[[Builder, Any], Any], ties: bool) -> Any:
-    """Make a reduction; `ties` says that a result may depend on the operands' order."""
-
+def _reduction(name: str, operation: Operation) -> Any:
     def reduce(typingctx: Any, x: Any) -> tuple[Any, Any]:
         t = same(name, x)
+        if operation.integers and is_float(t):
+            raise TypingError(f"{name}: the argument must be no float, not {t}")
 
         def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            emit = combine(b, t)
-            [result] = _block(
-                context, b, t, list(args), lambda x, y: [emit(x[0], y[0])]
-            )
-            if ties and is_float(t):
+            def combine(x: Values, y: Values) -> Values:
+                return [operation.emit(b, t, x[0], y[0])]
+
+            [result] = _block(context, b, t, [args[0]], combine)
+            if operation.chooses and is_float(t):
                 result = exchange(b, result, INT32(0), "idx")
             return result
 
@@ -94,61 +106,29 @@ def _reduction(name: str, combine: Callable[[Builder, Any], Any], ties: bool) ->
     return intrinsic(reduce)
 
 
-def _operator(floats: str, integers: str, bools: str) -> Callable[[Builder, Any], Any]:
-    """Return the builder's method for a type."""
-
-    def method(b: Builder, t: Any) -> Any:
-        if t == types.boolean:
-            return getattr(b, bools)
-        return getattr(b, floats if is_float(t) else integers)
-
-    return method
-
-
-def _chosen(name: str) -> Callable[[Builder, Any], Any]:
-    def emitter(b: Builder, t: Any) -> Any:
-        return lambda x, y: FUNCTIONS[name].emit(None, b, t, x, y)
-
-    return emitter
-
-
-def _bitwise(name: str, method: str) -> Any:
-    def emitter(b: Builder, t: Any) -> Any:
-        if is_float(t):
-            raise TypingError(f"{name}: the argument must be no float")
-        return getattr(b, method)
-
-    return _reduction(name, emitter, ties=False)
-
-
 def _logical(how: str) -> Any:
     @intrinsic
     def reduce(typingctx: Any, x: Any) -> tuple[Any, Any]:
         t = same(f"reduce_logical_{how}", x)
 
         def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            none = FUNCTIONS["logical_not"].emit(None, b, t, *args)
-            return ask(b, how, b.not_(none))
+            return ask(b, how, b.not_(logical_not.plain(b, t, args[0])))
 
         return types.boolean(t), code
 
     return reduce
 
 
-def _of_two(name: str, ties: bool) -> Any:
-    return _reduction(f"reduce_{name}", _chosen(name), ties)
-
-
-reduce_add = _reduction("reduce_add", _operator("fadd", "add", "or_"), ties=False)
-reduce_multiply = _reduction(
-    "reduce_multiply", _operator("fmul", "mul", "and_"), ties=False
-)
-reduce_maximum, reduce_minimum = _of_two("maximum", True), _of_two("minimum", True)
-reduce_fmax, reduce_fmin = _of_two("fmax", True), _of_two("fmin", True)
+reduce_add = _reduction("reduce_add", ADD)
+reduce_multiply = _reduction("reduce_multiply", MULTIPLY)
+reduce_maximum = _reduction("reduce_maximum", MAXIMUM)
+reduce_minimum = _reduction("reduce_minimum", MINIMUM)
+reduce_fmax = _reduction("reduce_fmax", FMAX)
+reduce_fmin = _reduction("reduce_fmin", FMIN)
+reduce_bitwise_and = _reduction("reduce_bitwise_and", BITWISE_AND)
+reduce_bitwise_or = _reduction("reduce_bitwise_or", BITWISE_OR)
+reduce_bitwise_xor = _reduction("reduce_bitwise_xor", BITWISE_XOR)
 reduce_logical_or, reduce_logical_and = _logical("or"), _logical("and")
-reduce_bitwise_and = _bitwise("reduce_bitwise_and", "and_")
-reduce_bitwise_or = _bitwise("reduce_bitwise_or", "or_")
-reduce_bitwise_xor = _bitwise("reduce_bitwise_xor", "xor")
 
 
 @intrinsic
@@ -160,8 +140,8 @@ def reduce_pair(typingctx: Any, x: Any, loss: Any) -> tuple[Any, Any]:
 
     def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
         def combine(x: Values, y: Values) -> Values:
-            lost = FUNCTIONS["lost"].emit(None, b, t, x[0], y[0])
-            return [b.fadd(x[0], y[0]), b.fadd(b.fadd(x[1], y[1]), lost)]
+            more = lost.plain(b, t, x[0], y[0])
+            return [b.fadd(x[0], y[0]), b.fadd(b.fadd(x[1], y[1]), more)]
 
         pair = _block(context, b, t, list(args), combine)
         return context.make_tuple(b, signature.return_type, pair)
