@@ -3,12 +3,17 @@
 Indices count elements and have 64 bits. Bools are bytes in memory.
 
 Note [constant loads]
-`load_constant` promises that the kernel does not write the buffer: the load goes
-through the texture cache and may be moved over stores.
+`load_constant` promises that nobody writes the buffer meanwhile: the load goes through
+the cache for read-only data and may be moved over stores.
 
 Note [aligned accesses]
 `load_4` and the like are one access of up to 16 bytes. The index is a multiple of the
 number of elements, in a buffer that starts at a multiple of as many bytes.
+
+Note [words]
+Atomic updates without an instruction of their own swap whole words of 32 or 64 bits; an
+element of 8 or 16 bits is changed within the word around it. So a buffer of such
+elements has room for whole words.
 """
 
 from __future__ import annotations
@@ -234,7 +239,7 @@ def _whole_word(b: Builder, p: Value, size: int) -> tuple[Value, Value]:
 
 
 def _swap(context: Any, b: Builder, t: Any, p: Value, combine: Any) -> None:
-    """Emit a loop that replaces an element by `combine` of it until none came first."""
+    """Emit a loop that replaces an element by `combine` of it; see Note [words]."""
     data = context.data_model_manager[t]
     element = p.type.pointee
     size = context.get_abi_sizeof(element)
@@ -292,7 +297,8 @@ def _atomic(name: str, operation: Operation) -> Any:
     return update
 
 
-# Updates of an element that many threads may make; floats are added in any order.
+# Updates of an element that many threads may make, in any order: sums of floats are not
+# the same from run to run.
 atomic_add = _atomic("atomic_add", ADD)
 atomic_multiply = _atomic("atomic_multiply", MULTIPLY)
 atomic_maximum = _atomic("atomic_maximum", MAXIMUM)
