@@ -12,10 +12,12 @@ from ..ir.dims import Symbol
 from ..ir.func import Func
 
 if TYPE_CHECKING:
+    from ..runtime.devices import Device
     from .binder import Kernel
+    from .cuda.build import DeviceKernel
     from .variants import Source
 
-__all__ = ["build", "key_of", "source"]
+__all__ = ["build", "build_for", "key_of", "source"]
 
 
 def build(
@@ -56,6 +58,13 @@ def source(
     from .variants import Source  # only here: Numba's import takes long
 
     return Source(func, name, precise, key)
+
+
+def build_for(device: Device, func: Func, *, name: str | None = None) -> DeviceKernel:
+    """Return a pure Func as a callable whose kernels run on a device."""
+    from .cuda.build import build
+
+    return build(func, device, name)
 
 
 def key_of(*what: str) -> str:

@@ -33,6 +33,8 @@ from llvmlite import ir
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, register_jitable
 
+from . import instructions
+
 __all__ = [
     "address",
     "cast",
@@ -177,17 +179,11 @@ def _convert(context: Any, builder: Any, value: Any, old: Any, new: Any) -> Any:
         pair = context.make_complex(builder, old, value=value)
         part = old.underlying_float
         if new == types.boolean:
-            real = context.cast(builder, pair.real, part, new)
-            return builder.or_(real, context.cast(builder, pair.imag, part, new))
+            real = _convert(context, builder, pair.real, part, new)
+            return builder.or_(real, _convert(context, builder, pair.imag, part, new))
         return _convert(context, builder, pair.real, part, new)
-    if isinstance(old, types.Float) and isinstance(new, types.Integer):
-        # Through a wider signed integer: LLVM's direct conversion is poison where the
-        # value does not fit, for example -1.0 to uint8.
-        narrow = new.bitwidth < (32 if new.signed else 64)
-        wide = types.int64 if new == types.uint32 else types.int32
-        if narrow:
-            middle = context.cast(builder, value, old, wide)
-            return context.cast(builder, middle, wide, new)
+    if not isinstance(old, types.Complex) and not isinstance(new, types.Complex):
+        return instructions.convert(builder, value, old, new)
     return context.cast(builder, value, old, new)
 
 

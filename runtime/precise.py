@@ -6,7 +6,10 @@ vectorised; their results are those of `math`, bit for bit, for float64.
 
 from typing import Any
 
-from . import scalar, vecmath
+from numba.extending import intrinsic
+
+from . import instructions, scalar, vecmath
+from .intrinsics import define
 
 C_NAMES = {name: name.replace("arc", "a") for name in scalar.__all__}
 _FUNCTIONS = {
@@ -15,9 +18,10 @@ _FUNCTIONS = {
     if c_name in (*vecmath.UNARY, *vecmath.BINARY)
 }
 _FUNCTIONS["inline_exp"] = _FUNCTIONS["exp"]
-_FUNCTIONS["power"] = scalar.power_by(vecmath.scalar_call)
-_FUNCTIONS["logaddexp"] = scalar.log_of_sum(vecmath.scalar_call, "e")
-_FUNCTIONS["logaddexp2"] = scalar.log_of_sum(vecmath.scalar_call, "2")
+_POWER = instructions.power_by(instructions.EXACT_POWERS)
+_FUNCTIONS["power"] = define(intrinsic, "power", _POWER, vecmath.scalar_call)
+_FUNCTIONS["logaddexp"] = scalar.function("logaddexp", vecmath.scalar_call)
+_FUNCTIONS["logaddexp2"] = scalar.function("logaddexp2", vecmath.scalar_call)
 
 
 def __getattr__(name: str) -> Any:

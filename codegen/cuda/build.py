@@ -10,7 +10,7 @@ import numpy as np
 
 from ...ir import dims
 from ...ir.func import Func
-from ...runtime.devices import Device, Memory
+from ...runtime.devices import Code, Device, Memory
 from ..binder import failing, normal
 from ..carried import uses_in
 from ..emit import late_symbols
@@ -19,7 +19,7 @@ from ..kernels import lower
 from ..nests import Buffer, Program, Reg, Result, drop_unused, listing
 from .homes import homes_of
 from .host import Host
-from .kernel import Printed, Printer
+from .kernel import POINTER, Printed, Printer
 from .plan import Planner
 from .steps import Launch, all_of
 
@@ -55,12 +55,24 @@ class Loaded:
 
     def __call__(self, grid: int, block: int, args: Sequence[Any]) -> None:
         if self.function is None:
-            from .target import compile_kernel
-
-            kinds = tuple(kind for _, kind in self.printed.params)
-            code = compile_kernel(self.printed.source, self.name, kinds)
-            self.function = self.device.load(code)
+            self.function = self.device.load(self.compiled())
         self.device.launch(self.function, grid, block, args)
+
+
+    def compiled(self) -> Code:
+        """Return the code of the kernel, for the device."""
+        from .target import compile_kernel  # only here: it may need Numba's compiler
+
+        params = [kind for _, kind in self.printed.params]
+        pointers = [x.removeprefix(POINTER) for x in params if x.startswith(POINTER)]
+        return compile_kernel(
+            self.printed.source,
+            self.name,
+            ["pointer" if x.startswith(POINTER) else x for x in params],
+            dtypes=pointers,
+            architecture=self.device.architecture,
+            cubin=not self.device.interprets,
+        )
 
 
 @dataclass(slots=True)

@@ -1,0 +1,12 @@
+"""The names that generated kernels import, as intrinsics of numba-cuda.
+
+Importing this package imports numba-cuda.
+"""
+
+from . import grid, memory, reductions, scalars
+from .grid import *  # noqa: F403
+from .memory import *  # noqa: F403
+from .reductions import *  # noqa: F403
+from .scalars import *  # noqa: F403
+
+__all__ = [*memory.__all__, *reductions.__all__, *scalars.__all__, *grid.__all__]
