@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from ..ir.errors import DeviceError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

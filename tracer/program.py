@@ -225,14 +225,6 @@ class _Interpreter:
     def __init__(self, func: Func) -> None:
         self.func = func
 
-    def _compiled(self, sizes: Mapping[Symbol, int] | None) -> Any:
-        precise, device = self.options.precise, self.options.device
-        if device is not None:
-            return codegen.build_for(devices.device(device), self.optimised())
-        key = _key(self.func, precise=precise)
-        self._source = codegen.source(self.optimised, precise=precise, key=key)
-        return self._source.first(sizes)
-
     def variant(self, args: Sequence[Any], symbols: Sequence[int]) -> _Interpreter:
         return self
 

@@ -65,9 +65,9 @@ from .steps import (
 _NAME = re.compile(r"\b[a-z]\w*")
 _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
-    "any_thread atomic_add atomic_max barrier block blocks convert load offset "
-    "reduce_add reduce_and reduce_maximum reduce_minimum reduce_multiply reduce_or "
-    "reduce_pair store thread threads"
+    "any_thread atomic_add atomic_maximum barrier block blocks convert load offset "
+    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
+    "reduce_minimum reduce_multiply reduce_pair store thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
@@ -77,9 +77,9 @@ REDUCE = {
     SUM: "reduce_add",
     "maximum({0}, {1})": "reduce_maximum",
     "minimum({0}, {1})": "reduce_minimum",
-    "logical_or({0}, {1})": "reduce_or",
-    "logical_and({0}, {1})": "reduce_and",
-    "({0} | {1})": "reduce_or",
+    "logical_or({0}, {1})": "reduce_logical_or",
+    "logical_and({0}, {1})": "reduce_logical_and",
+    "({0} | {1})": "reduce_bitwise_or",
     "({0} * {1})": "reduce_multiply",
 }
 STATUS = Buffer("status", I64, 1, "arena")
@@ -132,11 +132,11 @@ class Printer(Emitter):
         made = set(_ASSIGNED.findall(text)) - self.given()
         params = [x for x in names if x not in made and x not in self.known()]
         kinds = tuple((x, self.kind(x)) for x in params)
-        imports = [
-            f"from {MODULE} import {', '.join(sorted({*FUNCTIONS, *self.functions}))}",
-            f"from numpy import {', '.join(TYPES)}",
-        ]
         constants = [f"{c} = {t}({v})" for (t, v), c in self.constants.items()]
+        used = names.keys() | set(_NAME.findall("\n".join(constants)))
+        functions = sorted(used & {*FUNCTIONS, *self.functions})
+        imports = [f"from {MODULE} import {', '.join(functions)}"]
+        imports += [f"from numpy import {x}" for x in TYPES if x in used]
         head = f"def {self.launch.name}({', '.join(params)}):"
         source = "\n".join([*imports, *constants, "", head, *lines, ""])
         return Printed(source, kinds)
@@ -156,7 +156,7 @@ class Printer(Emitter):
 
     def known(self) -> set[str]:
         own = {*FUNCTIONS, *TYPES, *self.functions, *self.constants.values()}
-        return {*GLOBALS, *own, "me", "all_threads"}
+        return {*GLOBALS, *own, "me", "team"}
 
     def kind(self, name: str) -> str:
         """Return the kind of a parameter."""
@@ -173,10 +173,10 @@ class Printer(Emitter):
     def entered(self) -> Iterator[str]:
         """Leave if a check has failed before, and take variables out of their slots."""
         yield "    me = thread()"
-        yield "    all_threads = threads()"
+        yield "    team = threads()"
         if self.checks:
             if self.launch.how != TOGETHER and self.fails():
-                yield "    if any_thread(me == 0 and atomic_max(p_status, 0, 0) != 0):"
+                yield "    if any_thread(me == 0 and atomic_maximum(p_status, 0, 0) != 0):"
             else:
                 yield "    if load(p_status, 0) != 0:"
             yield "        return"
@@ -217,7 +217,7 @@ class Printer(Emitter):
     def work(self) -> Iterator[str]:
         launch = self.launch
         if launch.how == THREADS:
-            group = "me + all_threads*block()", "all_threads*blocks()"
+            group = "me + team*block()", "team*blocks()"
             yield from self.shared_loops(launch.loops, "    ", *group)
             yield from self.partials()
         elif launch.how == BLOCKS:
@@ -397,7 +397,7 @@ class Printer(Emitter):
                 yield f"{indent}    return"
             case Move() | Fill():
                 yield from self.meet(s, indent)
-                yield from self.range(s, indent, "me", "all_threads")
+                yield from self.range(s, indent, "me", "team")
             case Store():
                 yield from self.meet(s, indent)
                 name = "atomic_add" if s.plus else "store"
@@ -467,7 +467,7 @@ class Printer(Emitter):
         for f in folds:
             yield f"{indent}{f.name}_0 = {f.name}"
             yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
-        yield from self.shared_loops(loops, indent, "me", "all_threads")
+        yield from self.shared_loops(loops, indent, "me", "team")
         yield from self.brought(folds, indent)
         yield from self.joined(folds, indent)
 
@@ -497,7 +497,7 @@ class Printer(Emitter):
             yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
         (first, *_) = s.partial
         q = f"q_{first.name}"
-        yield f"{indent}for {q} in range(me, {self.text(s.count)}, all_threads):"
+        yield f"{indent}for {q} in range(me, {self.text(s.count)}, team):"
         values = {
             f.name: f"load(p_{b.name}, {q})"
             for f, b in zip(s.folds, s.partial, strict=True)
@@ -541,7 +541,7 @@ class Printer(Emitter):
 
     def fail(self, s: Check) -> str:
         """Note a failure: of several, the first in the program counts."""
-        return f"atomic_max(p_status, 0, {len(self.p.failures) + 1 - s.code})"
+        return f"atomic_maximum(p_status, 0, {len(self.p.failures) + 1 - s.code})"
 
     def scalar(self, x: Scalar) -> str:
         if isinstance(x, Load):

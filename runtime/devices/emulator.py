@@ -92,6 +92,8 @@ class EmulatedGraph(Graph):
 class Emulator(Device):
     """A GPU that NumPy plays; `counts` says what its kernels did."""
 
+    interprets = True
+
     def __init__(self) -> None:
         self.name = EMULATED
         self.architecture = ARCHITECTURE

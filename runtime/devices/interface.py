@@ -94,6 +94,7 @@ class Device(abc.ABC):
 
     name: str
     architecture: tuple[int, int]  # for which its code is compiled
+    interprets = False  # whether it runs PTX, and needs no cubin
 
     @abc.abstractmethod
     def allocate(self, size: int) -> Memory:
