@@ -20,11 +20,11 @@ import numpy as np
 from ..ir.dims import Symbol
 from ..ir.errors import OpaqueError, OutcomeError, UncompiledWarning, UnsupportedError
 from ..ir.func import Func
+from ..runtime.devices import device as device_of
 from . import dispatch
 from .containers import Tree, flatten_tree, map_tree
 from .convert import convert, operators
 from .fastcall import MISS, Flat, never
-from ..runtime.devices import device as device_of
 from .location import user_location
 from .modes import Options, calling, capturing
 from .operators import EagerOperators

@@ -23,7 +23,7 @@ from .guards import make_matcher
 from .inputs import check_plain
 from .leaves import Bookkeeping, GradOf, without_gradient
 from .location import user_location
-from .modes import STATE, options
+from .modes import options
 from .outcomes import Answer, Path, Raised
 from .program import Program, run_pass
 from .record import array_of

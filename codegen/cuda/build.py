@@ -58,7 +58,6 @@ class Loaded:
             self.function = self.device.load(self.compiled())
         self.device.launch(self.function, grid, block, args)
 
-
     def compiled(self) -> Code:
         """Return the code of the kernel, for the device."""
         from .target import compile_kernel  # only here: it may need Numba's compiler

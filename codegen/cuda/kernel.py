@@ -57,9 +57,10 @@ from .steps import (
     Merge,
     all_of,
     assigned,
+    meet,
     needs,
+    roots,
     rows_of,
-    touched,
 )
 
 _NAME = re.compile(r"\b[a-z]\w*")
@@ -176,7 +177,8 @@ class Printer(Emitter):
         yield "    team = threads()"
         if self.checks:
             if self.launch.how != TOGETHER and self.fails():
-                yield "    if any_thread(me == 0 and atomic_maximum(p_status, 0, 0) != 0):"
+                yield "    failed = me == 0 and atomic_maximum(p_status, 0, 0) != 0"
+                yield "    if any_thread(failed):"
             else:
                 yield "    if load(p_status, 0) != 0:"
             yield "        return"
@@ -341,15 +343,15 @@ class Printer(Emitter):
 
     def clashes(self, s: Inner) -> bool:
         """Tell whether a statement touches what was touched since the last barrier."""
-        reads, writes = _roots(s, False), _roots(s, True)
-        return _meet(reads | writes, self.writes) or _meet(writes, self.reads)
+        reads, writes = roots([s], False), roots([s], True)
+        return meet(reads | writes, self.writes) or meet(writes, self.reads)
 
     def meet(self, s: Inner, indent: str) -> Iterator[str]:
         """Wait before a statement where it must be, and note what it touches."""
         if self.clashes(s):
             yield from self.barrier(indent)
-        self.reads |= _roots(s, False)
-        self.writes |= _roots(s, True)
+        self.reads |= roots([s], False)
+        self.writes |= roots([s], True)
 
     # Statements -------------------------------------------------------------------
 
@@ -425,8 +427,8 @@ class Printer(Emitter):
         yield from self.lines(s.body, deeper)
         yield from self.again(deeper)
         for t in (*s.test, condition):  # the last test stands after the last barrier
-            self.reads |= _roots(t, False)
-            self.writes |= _roots(t, True)
+            self.reads |= roots([t], False)
+            self.writes |= roots([t], True)
         self.reads |= before[0]
         self.writes |= before[1]
 
@@ -547,18 +549,6 @@ class Printer(Emitter):
         if isinstance(x, Load):
             return f"load(p_{x.buffer.name}, {self.offset(x.offset)})"
         return super().scalar(x)
-
-
-def _roots(s: Inner, written: bool) -> set[Buffer]:
-    """Return the memory that a statement reads, or writes."""
-    return {b.eldest() for b, writes in touched(s) if writes == written}
-
-
-def _meet(a: set[Buffer], b: set[Buffer]) -> bool:
-    """Tell whether one of some buffers may be the same memory as one of others."""
-    return any(
-        x is y or x.alias == y.alias or min(x.alias, y.alias) < 0 for x in a for y in b
-    )
 
 
 def guarded(body: Sequence[Statement]) -> list[Statement]:

@@ -43,6 +43,7 @@ from ..nests import (
     Buffer,
     Call,
     Cast,
+    Check,
     Fill,
     Grow,
     If,
@@ -73,7 +74,11 @@ from .steps import (
     Merge,
     Step,
     all_of,
+    assigned,
+    clash,
     names_in,
+    needs,
+    reads,
     touched,
 )
 
@@ -119,20 +124,15 @@ class Planner:
             count = _turned(todo)
             group, todo = todo[:count], todo[count:]
             s = group[0]
-            if isinstance(s, Move | Fill) and not _is_short(s.size):
-                flush()
-                out += self.range(s)
-                continue
             if count == 1 and self.is_host(s):
-                if not isinstance(s, Let):
-                    flush()
-                out.append(s)
-                continue
-            steps, merges = self.group(group, facts)
+                steps, merges = [s], list[Inner]()
+            else:
+                steps, merges = self.group(group, facts)
             if not steps:
                 pending += group
                 continue
-            flush()
+            if must_wait(steps, pending):
+                flush()
             out += steps
             pending += merges
         flush()
@@ -167,6 +167,8 @@ class Planner:
     ) -> tuple[list[Step], list[Inner]]:
         """Return the steps of statements; none where they belong to a segment."""
         s = group[0]
+        if isinstance(s, Move | Fill) and not _is_short(s.size):
+            return self.range(s), []
         if len(group) == 1 and isinstance(s, Loop) and not s.ordered:
             found = self.nest(s, facts)
             if found is not None:
@@ -291,6 +293,23 @@ def blocks_of(count: Dim, how: str, folds: bool) -> Dim:
         return dims.minimum(count, MOST)
     each = THREADS_PER_BLOCK * (EACH if folds else 1)
     return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), MOST)
+
+
+def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
+    """Tell whether steps must come after statements that stand before them."""
+    if any(isinstance(s, Check | Call) for s in all_of(pending)):
+        return bool(pending)
+    made = {name for s in all_of(pending) for name, _ in assigned(s)}
+    known = made | {name for s in all_of(pending) for name in reads(s)}
+    for s in steps:
+        if isinstance(s, Launch) and s.loops:
+            used, changed = needs(s)[0], set[str]()
+        else:
+            used = {name for t in all_of([s]) for name in reads(t)}
+            changed = {name for t in all_of([s]) for name, _ in assigned(t)}
+        if used & made or changed & known or isinstance(s, Rotate | Allocate | Grow):
+            return bool(pending)
+    return clash(steps, pending)
 
 
 # ---------------------------------------------------------------- what the host knows

@@ -215,3 +215,22 @@ def needs(s: Launch) -> tuple[set[str], set[str]]:
 def rows_of(s: Launch) -> list[Buffer]:
     """Return the buffers of which each block has a row of its own, by name."""
     return sorted(s.own, key=lambda b: b.name)
+
+
+def roots(body: Sequence[Inner], written: bool) -> set[Buffer]:
+    """Return the memory that statements read, or that they write."""
+    return {b.eldest() for s in body for b, w in touched(s) if w == written}
+
+
+def meet(a: Collection[Buffer], b: Collection[Buffer]) -> bool:
+    """Tell whether one of some buffers may be the same memory as one of others."""
+    return any(
+        x is y or x.alias == y.alias or min(x.alias, y.alias) < 0 for x in a for y in b
+    )
+
+
+def clash(a: Sequence[Inner], b: Sequence[Inner]) -> bool:
+    """Tell whether some statements touch what others write, or the reverse."""
+    reads_a, writes_a = roots(a, False), roots(a, True)
+    reads_b, writes_b = roots(b, False), roots(b, True)
+    return meet(writes_a, reads_b | writes_b) or meet(reads_a, writes_b)
