@@ -7,11 +7,9 @@ that has it. A graph is the list of what was recorded.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,25 +28,6 @@ from .interface import (
     check_launch,
     unrecordable,
 )
-
-
-@dataclass(slots=True)
-class Totals:
-    """Count what an emulated device did; see `Emulator.counts`.
-
-    `loaded` and `stored` are bytes of global memory that kernels asked for, and
-    `sectors` the pieces of 32 bytes that a GPU would move for it.
-    """
-
-    launches: int = 0
-    loaded: int = 0
-    stored: int = 0
-    sectors: int = 0
-
-    def clear(self) -> None:
-        """Begin at zero again."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, 0)
 
 
 class EmulatedFunction(Function):
@@ -90,14 +69,17 @@ class EmulatedGraph(Graph):
 
 
 class Emulator(Device):
-    """A GPU that NumPy plays; `counts` says what its kernels did."""
+    """A GPU that NumPy plays.
+
+    `counts` says what its kernels did; set it to `Counts()` to begin again.
+    """
 
     interprets = True
 
     def __init__(self) -> None:
         self.name = EMULATED
         self.architecture = ARCHITECTURE
-        self.counts = Totals()
+        self.counts = machine.Counts()
         self._space = machine.Space()
         self._dead: deque[int] = deque()  # addresses of memory that nobody has any more
         self._steps: list[Callable[[], None]] | None = None  # of a graph being recorded
@@ -114,7 +96,10 @@ class Emulator(Device):
                     self._space.free(self._dead.popleft())
                 yield
             except ptx.PtxError as error:
-                raise DeviceError(f"{self.name}: {what}: {error}") from error
+                what = f"{self.name}: {what}: {error.what}"
+                rest = str(error).splitlines()[1:]
+                rule = "\n  ".join(line.strip() for line in rest)
+                raise DeviceError(what, rule=rule) from error
 
     def _do(self, step: Callable[[], None]) -> None:
         """Do something now, or when the graph that is being recorded is launched."""
@@ -175,13 +160,9 @@ class Emulator(Device):
         shared: int,
     ) -> None:
         entry = function.code.entry
-        done = machine.launch(
+        self.counts += machine.launch(
             function.module, entry, grid, block, args, self._space, shared=shared
         )
-        self.counts.launches += 1
-        self.counts.loaded += done.loaded
-        self.counts.stored += done.stored
-        self.counts.sectors += done.sectors
 
     def record(self, run: Callable[[], None]) -> EmulatedGraph:
         with self._told("recording"):

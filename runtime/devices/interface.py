@@ -98,7 +98,10 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def allocate(self, size: int) -> Memory:
-        """Return new memory, with whatever is in it; it has an address of its own."""
+        """Return new memory with an address of its own.
+
+        What is in it is not known, and an error on a device that notices reads of it.
+        """
 
     @abc.abstractmethod
     def write(self, target: int, source: np.ndarray) -> None:
