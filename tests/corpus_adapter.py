@@ -19,8 +19,9 @@ Function = Callable[..., Any]
 Flat = list[Any]
 Result = tuple[Flat, Flat, Flat]
 
-jit = rg.compile
-compiled = functools.cache(rg.compile)
+DEVICE = os.environ.get("RETROGRADE_CORPUS_DEVICE") or None  # of compiled code
+jit = functools.partial(rg.compile, device=DEVICE)
+compiled = functools.cache(jit)
 
 
 def numpy_namespace() -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ...ir import dims
+from ...ir.dims import Symbol
 from ...ir.func import Func
 from ...runtime.devices import Code, Device, Memory
 from ..binder import failing, normal
 from ..carried import uses_in
-from ..emit import late_symbols
+from ..emit import arena_slots, late_symbols
 from ..invariants import Invariants
 from ..kernels import lower
 from ..nests import Buffer, Program, Reg, Result, drop_unused, listing
@@ -42,6 +43,15 @@ def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
     }
     host = Host(p, plan, homes, kernels, invariants).source()
     return DeviceKernel(p, device, host, kernels)
+
+
+def threads_for(length: int) -> int:
+    """Return how many threads of a block share loops of a length.
+
+    >>> threads_for(3), threads_for(60), threads_for(5000)
+    (32, 64, 256)
+    """
+    return min(max(1 << (length - 1).bit_length(), 32), 256)
 
 
 class Loaded:
@@ -95,6 +105,7 @@ class DeviceKernel:
             "fill": device.fill,
             "read": self.read,
             "grown": self.grown,
+            "threads_for": threads_for,
             "where": lambda condition, x, y: x if condition else y,
             "maximum": max,
             "minimum": min,
@@ -113,6 +124,20 @@ class DeviceKernel:
     @property
     def nests(self) -> str:
         return listing(self.program)
+
+    def variant(self, args: Sequence[Any], symbols: Sequence[int]) -> DeviceKernel:
+        return self
+
+    def scratch(self, args: Sequence[Any], symbols: Sequence[int]) -> int:
+        """Return the bytes of temporary memory that sizes alone decide."""
+        values = self.sizes(args, symbols)
+        return sum(dims.evaluate(size, values) for size, _ in arena_slots(self.program))
+
+    def sizes(self, args: Sequence[Any], symbols: Sequence[int]) -> dict[Symbol, int]:
+        values = dict(zip(self.program.symbols, symbols, strict=True))
+        for s, k, axis in self.program.sizes:
+            values[s] = args[k].shape[axis]
+        return values
 
     def read(self, dtype: str, address: int) -> Any:
         """Return one element of device memory."""
@@ -144,10 +169,9 @@ class DeviceKernel:
             arrays[k] = normal(x, param.dtype)
             memories[k] = self.uploaded(arrays[k])
             given.append(memories[k].address)
-        sizes = {s: arrays[k].shape[axis] for s, k, axis in p.sizes}
-        values = {**dict(zip(p.symbols, symbols, strict=True)), **sizes}
+        values = self.sizes(args, symbols)
         constants = [m.address for m in self.constants]
-        status, found = self.run(*given, *symbols, *sizes.values(), *constants)
+        status, found = self.run(*given, *values.values(), *constants)
         if status:
             failing(p.failures)(status)
         results, late = found

@@ -36,12 +36,13 @@ from ..nests import (
 )
 from .homes import Homes
 from .kernel import Printed
-from .steps import TOGETHER, Inner, Launch, ReadBack, Step, rows_of
+from .steps import THREADS, TOGETHER, Inner, Launch, ReadBack, Step, rows_of
 
 ALIGN = 256  # bytes, of every buffer of the arena
 WORD = 8  # bytes of a slot
 BLOCK = 256  # threads of a block
-SOLE = 128  # threads of a block that is alone
+SOLE = 128  # threads of a block that is alone, and shares out loops
+WARP = 32  # threads of one that does not
 
 
 class Host:
@@ -197,14 +198,17 @@ class Host:
         names = [f"{x}.address" if x.startswith("w_") else x for x in names]
         args = "".join(f"{x}, " for x in names)
         if s.how == TOGETHER:
-            yield f"{indent}{s.name}(1, {SOLE}, ({args}))"
+            shares = "team" in self.kernels[s.name].source
+            yield f"{indent}{s.name}(1, {SOLE if shares else WARP}, ({args}))"
             return
         grid = self.text(s.grid)
         yield f"{indent}if {grid}:"
         for b in rows_of(s):
             size = f"({self.text(b.size)})*{b.dtype.itemsize}"
             yield f"{indent}    w_{b.name} = allocate({grid}*({size}))"
-        yield f"{indent}    {s.name}({grid}, {BLOCK}, ({args}))"
+        threads = f"threads_for({self.text(s.length)})"
+        block = BLOCK if s.how == THREADS else threads
+        yield f"{indent}    {s.name}({grid}, {block}, ({args}))"
 
     # Scalars ----------------------------------------------------------------------
 

@@ -127,7 +127,10 @@ class Printer(Emitter):
     # The function -----------------------------------------------------------------
 
     def printed(self) -> Printed:
-        lines = [*self.entered(), *self.work(), *self.left()]
+        body = [*self.work(), *self.left()]
+        lines = [*self.entered(), *body]
+        if any("team" in line for line in body):
+            lines.insert(1, "    team = threads()")
         text = "\n".join(lines)
         names = dict.fromkeys(_NAME.findall(text))
         made = set(_ASSIGNED.findall(text)) - self.given()
@@ -174,7 +177,6 @@ class Printer(Emitter):
     def entered(self) -> Iterator[str]:
         """Leave if a check has failed before, and take variables out of their slots."""
         yield "    me = thread()"
-        yield "    team = threads()"
         if self.checks:
             if self.launch.how != TOGETHER and self.fails():
                 yield "    failed = me == 0 and atomic_maximum(p_status, 0, 0) != 0"

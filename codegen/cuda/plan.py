@@ -278,6 +278,8 @@ class Planner:
         blocks = blocks_of(dims.product(map(trips, loops)), how, bool(folds))
         name, body = f"kernel{next(self.numbers)}", list(loops[-1].body)
         launch = Launch(name, how, [*body], loops, grid, folds, partial, own)
+        if how == BLOCKS:
+            launch.length = inner_length(loops[-1]) or 1
         return [Bind(symbol, at(blocks)), launch]
 
     def partial(self, dtype: DType) -> Buffer:

@@ -70,6 +70,7 @@ class Launch:
     folds: list[Fold] = field(default_factory=list)
     partial: list[Buffer] = field(default_factory=list)
     own: Collection[Buffer] = ()
+    length: Dim = 1 << 10  # of the loops that the threads of a block share
 
 
 @dataclass(eq=False, slots=True)
