@@ -1,0 +1,1 @@
+"""Devices on which compiled kernels run, and an interpreter of their code."""
