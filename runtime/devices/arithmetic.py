@@ -50,12 +50,16 @@ def maximum(a: Lanes, b: Lanes) -> Lanes:
 
 def float_minimum(a: Lanes, b: Lanes) -> Lanes:
     """Return the smaller operand, the one that is no NaN, and -0 before +0."""
+    if a.__class__ is not array and b.__class__ is not array and a != b:
+        return a if a < b or b != b else b
     found = np.fmin(a, b)
     return select((found == 0) & (a == b), -((-a) + (-b)), found)
 
 
 def float_maximum(a: Lanes, b: Lanes) -> Lanes:
     """Return the larger operand, the one that is no NaN, and +0 before -0."""
+    if a.__class__ is not array and b.__class__ is not array and a != b:
+        return a if a > b or b != b else b
     found = np.fmax(a, b)
     return select((found == 0) & (a == b), a + b, found)
 

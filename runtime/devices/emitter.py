@@ -120,6 +120,17 @@ class Emitter:
             self.lines.append(f"{found}_{dtype} = {found}.{how}({dtype})")
         return self.views[key]
 
+    def wide(self, operand: Operand) -> str:
+        """Return an expression of a float32 operand's value in float64."""
+        found = self.get(operand, "float32")
+        if isinstance(operand, Immediate):
+            return self.shared(f"wide {found}", np.float64(self.values[found]))
+        key = (found, "float64")
+        if key not in self.views:
+            self.views[key] = f"{found}_float64"
+            self.lines.append(f"{found}_float64 = {found}.astype(float64)")
+        return self.views[key]
+
     def put(self, operand: Operand, expression: str, dtype: str) -> None:
         """Assign an expression of a dtype to a register."""
         if not isinstance(operand, Register):

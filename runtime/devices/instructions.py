@@ -134,13 +134,17 @@ def multiply_add(e: Emitter, item: Instruction) -> None:
 @rule("fma", "rn rz rm rp ftz sat")
 def fused(e: Emitter, item: Instruction) -> None:
     kind, mode = item.opcode[-1], mode_of(item)
+    if kind == "f32" and mode == "rn" and "ftz" not in item.opcode:
+        a, b, c = (e.wide(o) for o in item.operands[1:])
+        return result(e, item, f"fma32({a}, {b}, {c})")
     a, b, c = floats(e, item)
-    if kind == "f16":
-        a, b, c = (f"{x}.astype(float32)" for x in (a, b, c))
-        return result(e, item, f"fma32({a}, {b}, {c}).astype(float16)")
-    if mode == "rn":
-        return result(e, item, f"fma{kind[1:]}({a}, {b}, {c})")
-    result(e, item, f"fma_rounded({a}, {b}, {c}, {mode!r})")
+    if mode != "rn":
+        return result(e, item, f"fma_rounded({a}, {b}, {c}, {mode!r})")
+    if kind == "f64":
+        return result(e, item, f"fma64({a}, {b}, {c})")
+    a, b, c = (f"{x}.astype(float64)" for x in (a, b, c))
+    single = f"fma32({a}, {b}, {c})"
+    result(e, item, f"{single}.astype(float16)" if kind == "f16" else single)
 
 
 @rule("div rem", "rn rz rm rp ftz approx full")

@@ -62,13 +62,17 @@ def launch(
     count, step = int(np.prod(blocks)), max(1, LANES // size)
     total = 0
     touched: set[Allocation] = set()
-    with np.errstate(all="ignore"):
-        for start in range(0, count, step):
-            group = Group(program, space, traffic, found, touched, values, shared)
-            group.place(blocks, threads, start, min(step, count - start))
-            total += group.run()
-        if found is not None:
-            found.finish()
+    try:
+        with np.errstate(all="ignore"):
+            for start in range(0, count, step):
+                group = Group(program, space, traffic, found, touched, values, shared)
+                group.place(blocks, threads, start, min(step, count - start))
+                total += group.run()
+            if found is not None:
+                found.finish()
+    finally:
+        for access in program.accesses:
+            access.last = None  # of this space; another one has the same addresses
     for allocation in touched:
         allocation.settle()
     return Counts(

@@ -132,19 +132,27 @@ class Races:
             word = table[1] // grain + inner
         else:
             word = table[1] // grain
-        number, _, thread, epoch, meeting = table
+        number, thread = table[0], table[2]
         owner = np.empty(int(word.max()) + 1, np.int64)
         owner[word] = thread
-        if (owner[word] == thread).all():
+        foreign = owner[word] != thread
+        if not foreign.any():
             return
+        common, changed = np.zeros((2, len(owner)), bool)
+        common[word[foreign]] = True
+        changed[word[kinds[number] != READ]] = True
+        keep = (common & changed)[word]
+        word, table = word[keep], table[:, keep]
+        number, _, thread, epoch, meeting = table
         block = thread // self.threads
         warp = thread % self.threads // 32
         kind = kinds[number]
-        for keys, actor in (
-            ((word,), block),
-            ((word, block, epoch), warp),
-            ((word, block, epoch, warp, meeting), thread),
-        ):
+        levels: list[tuple[tuple[Any, ...], Any]] = []
+        if block.any() and allocation.base:  # shared memory is at 0
+            levels.append(((word,), block))
+        levels.append(((word, block, epoch), warp))
+        levels.append(((word, block, epoch, warp, meeting), thread))
+        for keys, actor in levels:
             pair = conflict(keys, actor, kind)
             if pair is not None:
                 self.report(
@@ -170,6 +178,8 @@ class Races:
 
 def conflict(keys: tuple[Any, ...], actor: Any, kind: Any) -> tuple[int, int] | None:
     """Return two accesses with equal keys by two actors that are a race, or None."""
+    if not len(kind):
+        return None
     order = np.lexsort((actor, *reversed(keys)))
     fresh = np.zeros(len(order), bool)
     fresh[0] = True

@@ -30,27 +30,25 @@ from .arithmetic import (
 # Fused multiply-add. Note [fused multiply-add]
 
 
+ABOVE, BELOW = float64(1 + 2.0**-52), float64(1 - 2.0**-52)
+
+
 def fma32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """Return a * b + c of float32 with one rounding."""
-    p = a.astype(float64) * b.astype(float64)
-    c = c.astype(float64)
+    """Return a * b + c of float32 numbers, given as float64, with one rounding."""
+    p = a * b
     s = p + c
-    r = s.astype(float32)
     if s.__class__ is array:
-        low = s.view(int64) & HALF_MASK
-        if not (low == HALF).any() and np.abs(r).min() >= TINY32:
+        r = (s * ABOVE).astype(float32)
+        if (r == (s * BELOW).astype(float32)).all():
             return r
+    r = s.astype(float32)
     d = s - r
     e = s + d
     between = (d != 0) & (e.astype(float32) == e)
-    if not between.any():
+    if between.__class__ is not array and not between:
         return r
     error = sum_error(p, c, s)
     return select(between & (error != 0), to_odd(s, error).astype(float32), r)
-
-
-HALF_MASK, HALF = int64(0x1FFFFFFF), int64(0x10000000)
-TINY32 = float32(2.0**-126)
 
 
 def sum_error(a: Lanes, b: Lanes, s: Lanes) -> Lanes:
@@ -82,7 +80,50 @@ def product_error(a: Lanes, b: Lanes, p: Lanes) -> Lanes:
 
 def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """Return a * b + c of float64 with one rounding."""
+    p = a * b
+    if p.__class__ is not array:
+        if c.__class__ is not array:
+            return float64(fma_one(float(a), float(b), float(c)))
+        a, b, p = (np.full(c.shape, x) for x in (a, b, p))
+    size = abs(p)
+    if not (1e-270 < size.min() and size.max() < 1e290 and abs(c).max() < 1e300):
+        return fma64_parts(a, b, c)[0]
+    low = product_error(a, b, p)
+    t = c + low
+    h = p + t
+    z = sum_error(c, low, t) + sum_error(p, t, h)
+    r = h + z * ABOVE
+    if (r == h + z * BELOW).all():
+        return r
     return fma64_parts(a, b, c)[0]
+
+
+def fma_one(a: float, b: float, c: float) -> float:
+    """Return a * b + c of numbers; the same, in Python."""
+    p = a * b
+    if not (1e-270 < abs(p) < 1e290 and abs(c) < 1e300):
+        if p == 0 or p - p != 0 or c - c != 0:
+            return p + c
+        return float(exact_fma(a, b, c)[0])
+    if abs(a) > 1e280 or abs(b) > 1e280:
+        return float(exact_fma(a, b, c)[0])
+    u, v = SPLITTER * a, SPLITTER * b
+    a1, b1 = u - (u - a), v - (v - b)
+    a0, b0 = a - a1, b - b1
+    low = ((a1 * b1 - p) + a1 * b0 + a0 * b1) + a0 * b0
+    t = c + low
+    x = t - c
+    t_low = (c - (t - x)) + (low - x)
+    h = p + t
+    x = h - p
+    z = t_low + ((p - (h - x)) + (t - x))
+    r = h + z * 1.0000000000000002
+    if r == h + z * 0.9999999999999998:
+        return r
+    return float(exact_fma(a, b, c)[0])
+
+
+SPLITTER = 134217729.0  # 2**27 + 1
 
 
 def fma64_parts(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
@@ -90,7 +131,7 @@ def fma64_parts(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
     p = a * b
     size = abs(p)
     easy = (size > 1e-270) & (size < 1e290) & (abs(a) < 1e300) & (abs(b) < 1e300)
-    easy &= abs(c) < 1e300
+    easy = easy & (abs(c) < 1e300)
     low = product_error(a, b, p)
     t = c + low
     t_low = sum_error(c, low, t)
@@ -150,18 +191,14 @@ def nearest(x: Fraction) -> float:
 
 
 def directed(r: Lanes, error: Lanes, mode: str) -> Lanes:
-    """Return the result in rounding `mode`, given the one to nearest and its error."""
-    zero, up, down = r.dtype.type(0), r.dtype.type(np.inf), r.dtype.type(-np.inf)
-    if mode == "rn":
-        return r
-    raised = np.nextafter(r, up)
-    lowered = np.nextafter(r, down)
+    """Return the result in rounding `mode`, given a neighbour of it and its error."""
+    up, down = r.dtype.type(np.inf), r.dtype.type(-np.inf)
     if mode == "rp":
-        return select(error > 0, raised, r)
+        return select(error > 0, np.nextafter(r, up), r)
     if mode == "rm":
-        return select(error < 0, lowered, r)
-    r = select((r > zero) & (error < 0), lowered, r)
-    return select((r < zero) & (error > 0), raised, r)
+        return select(error < 0, np.nextafter(r, down), r)
+    outside = select(r > 0, error < 0, (r < 0) & (error > 0))
+    return select(outside, np.nextafter(r, r.dtype.type(0)), r)
 
 
 def overflow_error(r: Lanes, finite: Lanes, error: Lanes) -> Lanes:
@@ -198,15 +235,22 @@ def fma_rounded(a: Lanes, b: Lanes, c: Lanes, mode: str) -> Lanes:
         return directed(r, overflow_error(r, finite, error), mode)
     p, wide = a.astype(float64) * b.astype(float64), c.astype(float64)
     s = p + wide
-    return narrow(s, sum_error(p, wide, s), mode)
+    r = narrow(s, sum_error(p, wide, s), mode)
+    return r if mode != "rm" else select((s == 0) & (p != wide), -abs(r), r)
 
 
 def narrow(s: Lanes, error: Lanes, mode: str) -> Lanes:
-    """Return float64 numbers with an error as float32 in a rounding mode."""
-    s = to_odd(s, error)
+    """Return float64 numbers with an error as float32 in a directed rounding."""
     r = s.astype(float32)
-    rest = s - r.astype(float64)
-    return directed(r, overflow_error(r, np.isfinite(s), rest.astype(float64)), mode)
+    if r.__class__ is not array and np.isfinite(r):
+        rest = float(s) - float(r) or float(error)
+        below = mode == "rm" or (mode == "rz" and r > 0)
+        if rest == 0 or (rest > 0 if below else rest < 0):
+            return r
+        return directed(r, rest, mode)
+    rest = s - r
+    rest = select(rest == 0, error, rest)
+    return directed(r, overflow_error(r, np.isfinite(s), rest), mode)
 
 
 def divide_rounded(a: Lanes, b: Lanes, mode: str) -> Lanes:

@@ -22,7 +22,7 @@ BITS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
 class Rows:
     """The warps of a frame: the row and the column of each of its lanes."""
 
-    __slots__ = ("column", "count", "masks", "place", "row")
+    __slots__ = ("column", "count", "full", "masks", "place", "row", "sources")
 
     def __init__(self, frame: Frame) -> None:
         group = frame.group
@@ -34,11 +34,15 @@ class Rows:
         self.place[self.row, self.column] = np.arange(frame.size)
         present = np.where(self.place >= 0, BITS, np.uint32(0))
         self.masks = np.bitwise_or.reduce(present, axis=1)
+        self.full = bool((self.place >= 0).all())
+        self.sources: dict[tuple[str, int, int], tuple[Any, Any]] = {}
 
 
 def rows(frame: Frame, at: Instruction, mask: Any) -> Rows:
     """Return the warps of a frame, having checked the member mask of an instruction."""
     found = frame.group.rows(frame)
+    if mask.__class__ is not array and mask == -1 and found.full:
+        return found
     given = np.broadcast_to(mask, frame.size).view(np.uint32)
     here = found.masks[found.row]
     if (given == here).all():
@@ -61,8 +65,22 @@ def shuffle(
 ) -> tuple[Any, Any]:
     """Return the values of other lanes, and whether their numbers are in range."""
     found = rows(frame, at, mask)
+    if b.__class__ is array or c.__class__ is array:
+        place, inside = sources(frame, at, found, mode, b, c)
+    else:
+        key = (mode, int(b), int(c))
+        if key not in found.sources:
+            found.sources[key] = sources(frame, at, found, mode, b, c)
+        place, inside = found.sources[key]
+    return (value[place] if value.__class__ is array else value), inside
+
+
+def sources(
+    frame: Frame, at: Instruction, found: Rows, mode: str, b: Any, c: Any
+) -> tuple[Any, Any]:
+    """Return from which lanes of the frame a shuffle reads, and whether in range."""
     lane = found.column
-    b, c = np.int64(b) if np.ndim(b) == 0 else b.astype(np.int64), c
+    b = b.astype(np.int64)
     clamp, segment = c & 31, (c >> 8) & 31
     most = (lane & segment) | (clamp & ~segment)
     if mode == "up":
@@ -85,7 +103,7 @@ def shuffle(
             at=at,
             rule="a shuffle reads only from threads that execute it too",
         )
-    return (value[place] if value.__class__ is array else value), inside
+    return place, inside
 
 
 def vote(frame: Frame, at: Instruction, how: str, p: Any, mask: Any) -> Any:
@@ -97,7 +115,9 @@ def vote(frame: Frame, at: Instruction, how: str, p: Any, mask: Any) -> Any:
     if how == "ballot":
         return bits[found.row].view(np.int32)
     every, some = bits == found.masks, bits != 0
-    return {"all": every, "any": some, "uni": every | ~some}[how][found.row]
+    return (some if how == "any" else every if how == "all" else every | ~some)[
+        found.row
+    ]
 
 
 def match(
@@ -112,7 +132,7 @@ def match(
     bits = np.bitwise_or.reduce(np.where(same, BITS, np.uint32(0)), axis=2)
     own = bits[found.row, found.column]
     every = own == found.masks[found.row]
-    if how == "all":
+    if how != "any":
         own = np.where(every, own, np.uint32(0))
     return own.view(np.int32), every
 

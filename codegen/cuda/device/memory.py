@@ -248,13 +248,12 @@ def _swap(context: Any, b: Builder, t: Any, p: Value, combine: Any) -> None:
         word, before = _whole_word(b, p, size)
     else:
         word, before = b.bitcast(p, bits.as_pointer()), None
-    old = b.load(word)
     entry = b.block
     loop, done = (b.append_basic_block(f"atomic.{n}") for n in ("loop", "done"))
     b.branch(loop)
     b.position_at_end(loop)
     seen = b.phi(word.type.pointee)
-    seen.add_incoming(old, entry)
+    seen.add_incoming(seen.type(0), entry)  # a guess: the first swap tells the element
     part = seen if before is None else b.trunc(b.lshr(seen, before), bits)
     x = data.from_data(b, b.bitcast(part, element))
     new = b.bitcast(data.as_data(b, combine(x)), bits)
