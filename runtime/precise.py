@@ -14,7 +14,6 @@ _FUNCTIONS = {
     for name, c_name in C_NAMES.items()
     if c_name in (*vecmath.UNARY, *vecmath.BINARY)
 }
-_FUNCTIONS["inline_exp"] = _FUNCTIONS["exp"]
 _FUNCTIONS["power"] = scalar.power_by(vecmath.scalar_call)
 _FUNCTIONS["logaddexp"] = scalar.log_of_sum(vecmath.scalar_call, "e")
 _FUNCTIONS["logaddexp2"] = scalar.log_of_sum(vecmath.scalar_call, "2")
