@@ -59,7 +59,7 @@ def interleave(p: Program) -> None:
     for s in every(p.body):
         if isinstance(s, Loop) and _is_straight(s.body):
             s.vectors = _vectors(s.body)
-            if s.vectors:
+            if s.vectors and p.scalars == "scalar":
                 _take_inline(s.body)
 
 

@@ -17,7 +17,6 @@ _FUNCTIONS = {
     for name, c_name in C_NAMES.items()
     if c_name in (*vecmath.UNARY, *vecmath.BINARY)
 }
-_FUNCTIONS["inline_exp"] = _FUNCTIONS["exp"]
 _POWER = instructions.power_by(instructions.EXACT_POWERS)
 _FUNCTIONS["power"] = define(intrinsic, "power", _POWER, vecmath.scalar_call)
 _FUNCTIONS["logaddexp"] = scalar.function("logaddexp", vecmath.scalar_call)

@@ -66,9 +66,9 @@ from .steps import (
 _NAME = re.compile(r"\b[a-z]\w*")
 _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
-    "any_thread atomic_add atomic_maximum barrier block blocks convert load offset "
-    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
-    "reduce_minimum reduce_multiply reduce_pair store thread threads"
+    "any_thread atomic_add atomic_load atomic_maximum barrier block blocks convert "
+    "load offset reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or "
+    "reduce_maximum reduce_minimum reduce_multiply reduce_pair store thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
@@ -179,7 +179,7 @@ class Printer(Emitter):
         yield "    me = thread()"
         if self.checks:
             if self.launch.how != TOGETHER and self.fails():
-                yield "    failed = me == 0 and atomic_maximum(p_status, 0, 0) != 0"
+                yield "    failed = me == 0 and atomic_load(p_status, 0) != 0"
                 yield "    if any_thread(failed):"
             else:
                 yield "    if load(p_status, 0) != 0:"

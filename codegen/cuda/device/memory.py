@@ -33,6 +33,7 @@ from .scalars import converted
 
 __all__ = [
     "atomic_add",
+    "atomic_load",
     "atomic_maximum",
     "atomic_minimum",
     "atomic_multiply",
@@ -302,3 +303,16 @@ atomic_add = _atomic("atomic_add", ADD)
 atomic_multiply = _atomic("atomic_multiply", MULTIPLY)
 atomic_maximum = _atomic("atomic_maximum", MAXIMUM)
 atomic_minimum = _atomic("atomic_minimum", MINIMUM)
+
+
+@intrinsic
+def atomic_load(typingctx: Any, p: Any, i: Any) -> tuple[Any, Any]:
+    """Return ``p[i]`` of 32 or 64 bits, which others may update at the same time."""
+    t = _element(p, "atomic_load")
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        where, zero = _at(b, *args), ir.Constant(context.get_data_type(t), 0)
+        pair = b.cmpxchg(where, zero, zero, "monotonic", "monotonic")
+        return b.extract_value(pair, 0)
+
+    return t(p, types.int64), code
