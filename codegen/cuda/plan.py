@@ -41,7 +41,6 @@ from ..nests import (
     At,
     Bind,
     Buffer,
-    Call,
     Cast,
     Check,
     Fill,
@@ -188,7 +187,7 @@ class Planner:
 
     def control(self, group: list[Statement], facts: Facts) -> list[Step]:
         """Plan loops and branches, for the host or for a segment; [] for the latter."""
-        must = any(isinstance(s, Allocate | Grow | Call) for s in every(group))
+        must = any(isinstance(s, Allocate | Grow) for s in every(group))
         units = work_of(group)
         if not must and (units is None or (isinstance(units, int) and units < LARGE)):
             return []
@@ -299,7 +298,7 @@ def blocks_of(count: Dim, how: str, folds: bool) -> Dim:
 
 def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
     """Tell whether steps must come after statements that stand before them."""
-    if any(isinstance(s, Check | Call) for s in all_of(pending)):
+    if any(isinstance(s, Check) for s in all_of(pending)):
         return bool(pending)
     made = {name for s in all_of(pending) for name, _ in assigned(s)}
     known = made | {name for s in all_of(pending) for name in reads(s)}
@@ -351,8 +350,6 @@ def host_names(p: Program) -> set[str]:
                 values.setdefault(name_of(s.symbol), []).append(s.value)
             case Loop():
                 free.add(name_of(s.index))
-            case Call() if s.result:
-                plus.add(s.result)
     found = set(values) - plus
     while True:
         lost = {
