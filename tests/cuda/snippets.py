@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
-from retrograde.runtime.devices import machine, ptx
+from retrograde.runtime.devices.machine import Counts, PtxError, Space, launch, parse
 
-TYPES = {"b": "", "pred": ""}
 HEAD = ".version 9.0\n.target sm_90\n.address_size 64\n"
 
 
 def entry(body: str, parameters: int = 0, head: str = "") -> str:
-    """Return the text of an entry `k` with pointers as parameters ``k_0``, ``k_1``..."""
+    """Return the text of an entry `k` with pointers ``k_0``, ``k_1``... as parameters."""
     declared = ",\n".join(f"    .param .u64 k_{n}" for n in range(parameters))
     return (
         f"{HEAD}{head}\n.visible .entry k(\n{declared}\n)\n{{\n{body}\n    ret;\n}}\n"
@@ -79,7 +79,7 @@ def compute(
 
     All elements run in one launch, in blocks of one thread, or each in its own.
     """
-    module, space = ptx.parse(text), machine.Space()
+    module, space = parse(text), Space()
     count = len(arrays[0])
     args = []
     for values in arrays:
@@ -88,7 +88,7 @@ def compute(
     result = np.empty(count, dtype(output))
     args.append(space.allocate(result.nbytes))
     if not single:
-        machine.launch(module, "k", count, 1, args, space)
+        launch(module, "k", count, 1, args, space)
         space.read(args[-1], result)
         return result
     for place in range(count):
@@ -96,6 +96,49 @@ def compute(
             a + place * values.itemsize
             for a, values in zip(args, [*arrays, result], strict=True)
         ]
-        machine.launch(module, "k", 1, 1, moved, space)
+        launch(module, "k", 1, 1, moved, space)
     space.read(args[-1], result)
     return result
+
+
+THREAD = """
+    .reg .pred %p, %q; .reg .b32 %r<20>; .reg .b64 %d<20>; .reg .f32 %f<20>;
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mad.lo.u32 %r3, %r1, %r2, %r0;
+    mul.wide.u32 %d3, %r3, 4;
+    mul.wide.u32 %d4, %r0, 4;
+    ld.param.u64 %d0, [k_0];
+    add.u64 %d1, %d0, %d3;
+"""
+
+
+class Run:
+    """A launch of a body behind THREAD, with arrays as its parameters."""
+
+    def __init__(self, body: str, *arrays: np.ndarray, head: str = "") -> None:
+        self.text = entry(THREAD + body, max(1, len(arrays)), head)
+        self.module, self.space = parse(self.text), Space()
+        self.arrays = arrays
+        self.args = [self.space.allocate(a.nbytes) for a in arrays] or [0]
+        for address, values in zip(self.args, arrays, strict=False):
+            self.space.write(address, values)
+
+    def __call__(self, grid: int, block: int, **options: bool | int) -> Counts:
+        return launch(self.module, "k", grid, block, self.args, self.space, **options)
+
+    def read(self, number: int = 0) -> np.ndarray:
+        found = np.empty_like(self.arrays[number])
+        self.space.read(self.args[number], found)
+        return found
+
+
+def error_of(run: Run, grid: int, block: int, **options: bool | int) -> str:
+    with pytest.raises(PtxError) as error:
+        run(grid, block, **options)
+    return str(error.value)
+
+
+def zeros(count: int, dtype: str = "i4") -> np.ndarray:
+    return np.zeros(count, dtype)
