@@ -11,7 +11,7 @@ HEAD = ".version 9.0\n.target sm_90\n.address_size 64\n"
 
 
 def entry(body: str, parameters: int = 0, head: str = "") -> str:
-    """Return the text of an entry `k` with pointers ``k_0``, ``k_1``... as parameters."""
+    """Return the text of an entry `k` with the pointers ``k_0``, ``k_1``, ..."""
     declared = ",\n".join(f"    .param .u64 k_{n}" for n in range(parameters))
     return (
         f"{HEAD}{head}\n.visible .entry k(\n{declared}\n)\n{{\n{body}\n    ret;\n}}\n"

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from snippets import Run, entry, error_of, zeros
+from snippets import Run, error_of, zeros
 
-from retrograde.runtime.devices.machine import PtxError, Space, launch, parse
+from retrograde.runtime.devices.machine import PtxError, Space, launch
 
 # Threads and control flow.
 
