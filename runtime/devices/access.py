@@ -384,7 +384,8 @@ class Access:
             )
             return old
         if how == "add" and (where == where[0]).all():
-            sums = np.add.accumulate(np.concatenate([view[where[:1]], value]))
+            terms = np.concatenate([view[where[:1]], value])
+            sums = np.add.accumulate(terms, dtype=self.dtype)
             view[where[0]] = sums[-1]
             return sums[:-1]
         apply, old = OPERATIONS[how], np.empty(frame.size, self.dtype)

@@ -209,6 +209,10 @@ class Group:
             number = np.int64(self.first_block)
         found: dict[str, Any] = {"%laneid": self.lane, "%warpid": thread // WARP}
         found["%nwarpid"] = np.int64(-(-self.threads // WARP))
+        found["%dynamic_smem_size"] = np.int64(
+            self.shared_size - self.program.flow.shared
+        )
+        found["%total_smem_size"] = np.int64(self.shared_size)
         for axis, name in enumerate("xyz"):
             inner = int(np.prod(block[:axis]))
             outer = int(np.prod(grid[:axis]))
