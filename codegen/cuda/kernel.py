@@ -45,6 +45,7 @@ from ..nests import (
     Store,
     While,
     copied,
+    leaves,
 )
 from .homes import Homes
 from .share import is_plain, shared, trips
@@ -85,6 +86,7 @@ REDUCE = {
 }
 STATUS = Buffer("status", I64, 1, "arena")
 POINTER = "*"
+WHERE = "where({0}, {1}, {2})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,7 +552,14 @@ class Printer(Emitter):
     def scalar(self, x: Scalar) -> str:
         if isinstance(x, Load):
             return f"load(p_{x.buffer.name}, {self.offset(x.offset)})"
+        if isinstance(x, Apply) and x.template == WHERE and _loads(x.args[1:]):
+            condition, one, other = map(self.scalar, x.args)
+            return f"({one} if {condition} else {other})"  # that may not be written yet
         return super().scalar(x)
+
+
+def _loads(values: Sequence[Scalar]) -> bool:
+    return any(isinstance(y, Load) for x in values for y in leaves(x))
 
 
 def guarded(body: Sequence[Statement]) -> list[Statement]:
