@@ -19,12 +19,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ...ir.types import BOOL, I64
+from ...ir.types import I64
 from ..apart import Range
 from ..carried import SUM, Fold
-from ..emit import GLOBALS, Emitter, name_of
+from ..emit import GLOBALS, name_of
 from ..invariants import Invariants
 from ..nests import (
     Apply,
@@ -32,22 +32,20 @@ from ..nests import (
     Check,
     Fill,
     If,
-    Lit,
-    Load,
     Loop,
     Move,
     Program,
     Reg,
     Rotate,
-    Scalar,
     Set,
-    Statement,
     Store,
     While,
     copied,
 )
 from .homes import Homes
+from .lanes import WideLoad, WideStore
 from .share import is_plain, shared, trips
+from .sharing import Sharing
 from .steps import (
     BLOCKS,
     THREADS,
@@ -66,9 +64,10 @@ from .steps import (
 _NAME = re.compile(r"\b[a-z]\w*")
 _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
-    "any_thread atomic_add atomic_maximum barrier block blocks convert load offset "
-    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
-    "reduce_minimum reduce_multiply reduce_pair store thread threads"
+    "any_thread atomic_add atomic_maximum barrier block blocks convert divide load "
+    "load_2 load_4 load_constant load_constant_2 load_constant_4 offset reduce_add "
+    "reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
+    "reduce_minimum reduce_multiply reduce_pair store store_2 store_4 thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
@@ -98,7 +97,7 @@ class Printed:
     params: tuple[tuple[str, str], ...]
 
 
-class Printer(Emitter):
+class Printer(Sharing):
     """Prints the kernel of one launch.
 
     `uses` counts how often the program reads each name.
@@ -112,13 +111,10 @@ class Printer(Emitter):
         uses: Counter[str],
         invariants: Invariants,
     ) -> None:
-        super().__init__(p)
-        self.invariants = invariants
-        self.launch = launch
+        super().__init__(p, invariants, launch)
         self.homes = homes
         self.slots = homes.slots
         self.uses = uses
-        self.alone = False
         self.facts = p.facts
         self.checks = bool(p.failures)
         self.reads: set[Buffer] = set()  # since the last barrier
@@ -222,7 +218,7 @@ class Printer(Emitter):
         launch = self.launch
         if launch.how == THREADS:
             group = "me + team*block()", "team*blocks()"
-            yield from self.shared_loops(launch.loops, "    ", *group)
+            yield from self.shared_loops(launch.loops, "    ", *group, launch.lanes)
             yield from self.partials()
         elif launch.how == BLOCKS:
             (loop,) = launch.loops
@@ -256,50 +252,6 @@ class Printer(Emitter):
 
     # Loops ------------------------------------------------------------------------
 
-    def shared_loops(
-        self, loops: Sequence[Loop], indent: str, first: str, step: str
-    ) -> Iterator[str]:
-        """Give the iterations of loops, taken as one, to threads."""
-        last = replace(loops[-1], body=guarded(loops[-1].body))
-        counts = [self.text(trips(x)) for x in loops]
-        q = f"q_{name_of(last.index)}"
-        total = "*".join(f"({c})" for c in counts)
-        alone, self.alone = self.alone, True
-        deeper = indent + "    "
-        if last.block:
-            yield f"{indent}for {q}_b in range({first}, {total}, {step}*{last.block}):"
-            yield from self.lines(last.opening, deeper)
-            stop = f"min({q}_b + {step}*{last.block}, {total})"
-            yield f"{deeper}for {q} in range({q}_b, {stop}, {step}):"
-            yield from self.indices(loops, counts, q, deeper + "    ")
-            yield from self.lines(last.body, deeper + "    ")
-            yield from self.lines(last.closing, deeper)
-        else:
-            yield f"{indent}for {q} in range({first}, {total}, {step}):"
-            yield from self.indices(loops, counts, q, deeper)
-            yield from self.lines(last.body, deeper)
-        self.alone = alone
-
-    def indices(
-        self, loops: Sequence[Loop], counts: Sequence[str], q: str, indent: str
-    ) -> Iterator[str]:
-        """Take the number of an iteration apart."""
-        rest = q
-        for loop, count in zip(reversed(loops), reversed(counts), strict=True):
-            i = name_of(loop.index)
-            number = rest
-            if loop is not loops[0]:
-                yield f"{indent}r_{i} = {rest}//({count})"
-                number, rest = f"{rest} - r_{i}*({count})", f"r_{i}"
-            yield f"{indent}{i} = {self.started(loop, number)}"
-
-    def started(self, loop: Loop, number: str) -> str:
-        """Return the index of an iteration by its number."""
-        start = self.text(loop.start)
-        if loop.step == 1:
-            return number if loop.start == 0 else f"{start} + ({number})"
-        return f"{start} + {loop.step}*({number})"
-
     def together(
         self, loop: Loop, indent: str, first: str = "", step: str = ""
     ) -> Iterator[str]:
@@ -310,10 +262,11 @@ class Printer(Emitter):
         self.facts = outer.having(*run.facts) if run else outer
         self.reads, self.writes = set(), set()
         if first:
-            count = self.text(trips(loop))
-            yield f"{indent}for q_{i} in range({first}, {count}, {step}):"
+            yield f"{indent}q_{i} = {first}"
+            yield f"{indent}while q_{i} < {self.text(trips(loop))}:"
             yield f"{deeper}{i} = {self.started(loop, f'q_{i}')}"
             yield from self.lines(loop.body, deeper)
+            yield f"{deeper}q_{i} += {step}"
         elif loop.block:
             start, stop = self.text(loop.start), self.text(loop.stop)
             yield f"{indent}for {i}_b in range({start}, {stop}, {loop.block}):"
@@ -380,6 +333,8 @@ class Printer(Emitter):
                 yield f"{indent}{self.stored(s, 'atomic_add')}"
             case Store():
                 yield f"{indent}{self.stored(s, 'store')}"
+            case WideLoad() | WideStore():
+                yield from self.several(s, indent)
             case _:
                 yield from self.plain(s, indent)
 
@@ -501,7 +456,8 @@ class Printer(Emitter):
             yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
         (first, *_) = s.partial
         q = f"q_{first.name}"
-        yield f"{indent}for {q} in range(me, {self.text(s.count)}, team):"
+        yield f"{indent}{q} = me"
+        yield f"{indent}while {q} < {self.text(s.count)}:"
         values = {
             f.name: f"load(p_{b.name}, {q})"
             for f, b in zip(s.folds, s.partial, strict=True)
@@ -517,6 +473,7 @@ class Printer(Emitter):
             if not f.loss_of:
                 pair = (Reg(f.name, f.dtype), Reg(f"{f.name}_1", f.dtype))
                 yield f"{deeper}{f.name} = {self.scalar(Apply(f.step, pair, f.dtype))}"
+        yield f"{deeper}{q} += team"
         yield from self.brought(s.folds, indent)
         yield from self.joined(s.folds, indent)
 
@@ -531,13 +488,15 @@ class Printer(Emitter):
             b, start = s.target, s.target_offset
             q = f"q_{b.name}"
             source = f"p_{s.source.name}, {self.text(s.source_offset)} + {q}"
-            value = f"load({source})"
+            value = f"{self.reader(s.source)}({source})"
         else:
             b, start = s.buffer, s.offset
             q = f"q_{b.name}"
             value = self.scalar(s.value)
-        yield f"{indent}for {q} in range({first}, {self.text(s.size)}, {step}):"
+        yield f"{indent}{q} = {first}"
+        yield f"{indent}while {q} < {self.text(s.size)}:"
         yield f"{indent}    store(p_{b.name}, {self.text(start)} + {q}, {value})"
+        yield f"{indent}    {q} += {step}"
 
     def stored(self, s: Store, function: str) -> str:
         where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
@@ -546,24 +505,3 @@ class Printer(Emitter):
     def fail(self, s: Check) -> str:
         """Note a failure: of several, the first in the program counts."""
         return f"atomic_maximum(p_status, 0, {len(self.p.failures) + 1 - s.code})"
-
-    def scalar(self, x: Scalar) -> str:
-        if isinstance(x, Load):
-            return f"load(p_{x.buffer.name}, {self.offset(x.offset)})"
-        return super().scalar(x)
-
-
-def guarded(body: Sequence[Statement]) -> list[Statement]:
-    """Return statements of which what follows a check is left out where it fails."""
-    out: list[Statement] = []
-    for k, s in enumerate(body):
-        if isinstance(s, Check):
-            failed: list[Statement] = [Check(Lit(True, BOOL), s.code)]
-            return [*out, If(s.bad, failed, guarded(body[k + 1 :]))]
-        match s:
-            case Loop():
-                s = replace(s, body=guarded(s.body))
-            case If():
-                s = If(s.condition, guarded(s.then), guarded(s.orelse))
-        out.append(s)
-    return out
