@@ -63,6 +63,7 @@ from ..nests import (
     every,
 )
 from ..parallel import units_of
+from .lanes import lanes_of
 from .share import inner_length, is_plain, shared, trips
 from .steps import (
     BLOCKS,
@@ -274,9 +275,12 @@ class Planner:
         grid: Dim,
     ) -> list[Step]:
         """Return a launch, and before it the number of its blocks."""
-        blocks = blocks_of(dims.product(map(trips, loops)), how, bool(folds))
+        lanes = lanes_of(loops) if how == THREADS else None
+        each = max(EACH if folds else 1, lanes.count if lanes else 1)
+        blocks = blocks_of(dims.product(map(trips, loops)), how, each)
         name, body = f"kernel{next(self.numbers)}", list(loops[-1].body)
         launch = Launch(name, how, [*body], loops, grid, folds, partial, own)
+        launch.lanes = lanes
         if how == BLOCKS:
             launch.length = inner_length(loops[-1]) or 1
         return [Bind(symbol, at(blocks)), launch]
@@ -288,11 +292,11 @@ class Planner:
         return self.made[-1]
 
 
-def blocks_of(count: Dim, how: str, folds: bool) -> Dim:
+def blocks_of(count: Dim, how: str, each: int) -> Dim:
     """Return how many blocks share iterations, at most MOST: sizes decide, no more."""
     if how == BLOCKS:
         return dims.minimum(count, MOST)
-    each = THREADS_PER_BLOCK * (EACH if folds else 1)
+    each *= THREADS_PER_BLOCK
     return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), MOST)
 
 

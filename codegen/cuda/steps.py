@@ -51,6 +51,17 @@ class Merge:
     count: Dim
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How many iterations a thread does at once.
+
+    `starts` are offsets that must be multiples of it: Note [aligned starts].
+    """
+
+    count: int
+    starts: tuple[Dim, ...]
+
+
 @dataclass(eq=False, slots=True)
 class Launch:
     """A kernel and how many threads run it.
@@ -72,6 +83,7 @@ class Launch:
     partial: list[Buffer] = field(default_factory=list)
     own: Collection[Buffer] = ()
     length: Dim = 1 << 10  # of the loops that the threads of a block share
+    lanes: Lanes | None = None  # what a thread of `THREADS` does at once
 
 
 @dataclass(eq=False, slots=True)
