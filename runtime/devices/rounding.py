@@ -86,7 +86,10 @@ def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
             return float64(fma_one(float(a), float(b), float(c)))
         a, b, p = (np.full(c.shape, x) for x in (a, b, p))
     size = abs(p)
-    if not (1e-270 < size.min() and size.max() < 1e290 and abs(c).max() < 1e300):
+    if not (size.max() < 1e290 and abs(c).max() < 1e300):
+        return fma64_parts(a, b, c)[0]
+    zeros = size.min() < 1e-270
+    if zeros and ((size < 1e-270) & (size != 0)).any():
         return fma64_parts(a, b, c)[0]
     low = product_error(a, b, p)
     t = c + low
@@ -94,7 +97,7 @@ def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     z = sum_error(c, low, t) + sum_error(p, t, h)
     r = h + z * ABOVE
     if (r == h + z * BELOW).all():
-        return r
+        return np.where(r == 0, p + c, r) if zeros else r
     return fma64_parts(a, b, c)[0]
 
 
