@@ -307,7 +307,7 @@ class Scope:
                 raise PtxError("a part of a parameter that nobody wrote", at=item)
             pair = (Register(slot), self.operand(value, item))
             yield Instruction(
-                ("mov", f"b{kind[1:]}"),
+                ("cvt", kind, kind),  # a narrow one is extended as its type says
                 pair if store else pair[::-1],
                 item.line,
                 item.text,

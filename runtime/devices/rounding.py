@@ -41,6 +41,12 @@ def fma32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
         r = (s * ABOVE).astype(float32)
         if (r == (s * BELOW).astype(float32)).all():
             return r
+    else:
+        x = float(s)
+        near = float32(x)
+        e = x + (x - float(near))
+        if e == x or float(float32(e)) != e:
+            return near
     r = s.astype(float32)
     d = s - r
     e = s + d
@@ -86,7 +92,10 @@ def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
             return float64(fma_one(float(a), float(b), float(c)))
         a, b, p = (np.full(c.shape, x) for x in (a, b, p))
     size = abs(p)
-    if not (1e-270 < size.min() and size.max() < 1e290 and abs(c).max() < 1e300):
+    if not (size.max() < 1e290 and abs(c).max() < 1e300):
+        return fma64_parts(a, b, c)[0]
+    zeros = size.min() < 1e-270
+    if zeros and ((size < 1e-270) & (size != 0)).any():
         return fma64_parts(a, b, c)[0]
     low = product_error(a, b, p)
     t = c + low
@@ -94,7 +103,7 @@ def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     z = sum_error(c, low, t) + sum_error(p, t, h)
     r = h + z * ABOVE
     if (r == h + z * BELOW).all():
-        return r
+        return np.where(r == 0, p + c, r) if zeros else r
     return fma64_parts(a, b, c)[0]
 
 
@@ -232,6 +241,11 @@ def multiply_rounded(a: Lanes, b: Lanes, mode: str) -> Lanes:
 
 def fma_rounded(a: Lanes, b: Lanes, c: Lanes, mode: str) -> Lanes:
     """Return a * b + c in a directed rounding."""
+    if all(x.__class__ is float32 for x in (a, b, c)):
+        x, y = float(a) * float(b), float(c)
+        total = x + y
+        if total and total - total == 0:
+            return narrow(float64(total), sum_error(x, y, total), mode)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     if float64 in (a.dtype, b.dtype, c.dtype):
         p, (s, error) = a * b, fma64_parts(a, b, c)
