@@ -109,8 +109,13 @@ class Planner:
 
     # Lists ------------------------------------------------------------------------
 
-    def block(self, body: Sequence[Statement], facts: Facts) -> list[Step]:
-        """Return the steps of a list of statements that the host runs."""
+    def block(
+        self, body: Sequence[Statement], facts: Facts, exchanged: bool = False
+    ) -> list[Step]:
+        """Return the steps of a list of statements that the host runs.
+
+        `exchanged`: what exchanges memory is the host's, too; see the note.
+        """
         out: list[Step] = []
         pending: list[Inner] = []
 
@@ -121,11 +126,13 @@ class Planner:
 
         todo = list(body)
         while todo:
-            count = _turned(todo)
+            count = 1 if exchanged else _turned(todo)
             group, todo = todo[:count], todo[count:]
             s = group[0]
             if count == 1 and self.is_host(s):
                 steps, merges = [s], list[Inner]()
+            elif exchanged and _rotated(s):
+                steps, merges = self.step(s, facts), []
             else:
                 steps, merges = self.group(group, facts)
             if not steps:
@@ -192,7 +199,8 @@ class Planner:
         units = work_of(group)
         if not must and (units is None or (isinstance(units, int) and units < LARGE)):
             return []
-        here = [t for s in group for t in self.step(copied(s), facts)]
+        first, *others = copies = list(map(copied, group))
+        here = self.block(copies, facts, True) if others else self.step(first, facts)
         if not must and not any(
             isinstance(s, Launch) and s.how != TOGETHER for s in all_of(here)
         ):
@@ -206,6 +214,8 @@ class Planner:
     def step(self, s: Statement, facts: Facts) -> list[Step]:
         """Return a statement as the host runs it."""
         match s:
+            case Loop() if s.block:
+                return [self.launch(TOGETHER, [s])]
             case Loop():
                 run = Range.of(s)
                 known = facts.having(*run.facts) if run else facts
@@ -393,7 +403,8 @@ def _turned(todo: Sequence[Statement]) -> int:
     turned = _rotated(todo[0])
     if not turned or isinstance(todo[0], Rotate):
         return 1
-    last = [k for k, s in enumerate(todo) if _rotated(s) & turned]
+    loops = [k for k, s in enumerate(todo) if not isinstance(s, Rotate)]
+    last = [k for k in loops if _rotated(todo[k]) & turned]
     return last[-1] + 1
 
 
