@@ -21,8 +21,10 @@ from ..nests import Buffer, Program, Reg, Result, drop_unused, listing
 from .homes import homes_of
 from .host import Host
 from .kernel import POINTER, Printed, Printer
-from .plan import Planner
+from .plan import EACH, Planner
 from .steps import Launch, all_of
+
+BOUNDS = 256, 4  # threads of a block, and blocks at once: up to 64 registers
 
 
 def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
@@ -48,10 +50,12 @@ def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
 def threads_for(length: int) -> int:
     """Return how many threads of a block share loops of a length.
 
-    >>> threads_for(3), threads_for(60), threads_for(5000)
+    Each has some iterations to do, for bringing together what threads have takes time.
+
+    >>> threads_for(3), threads_for(250), threads_for(5000)
     (32, 64, 256)
     """
-    return min(max(1 << (length - 1).bit_length(), 32), 256)
+    return min(max(1 << ((length - 1) // EACH).bit_length(), 32), 256)
 
 
 class Loaded:
@@ -63,10 +67,12 @@ class Loaded:
         self.printed = printed
         self.function: Any = None
 
-    def __call__(self, grid: int, block: int, args: Sequence[Any]) -> None:
+    def __call__(
+        self, grid: int, block: int, args: Sequence[Any], shared: int = 0
+    ) -> None:
         if self.function is None:
             self.function = self.device.load(self.compiled())
-        self.device.launch(self.function, grid, block, args)
+        self.device.launch(self.function, grid, block, args, shared)
 
     def compiled(self) -> Code:
         """Return the code of the kernel, for the device."""
@@ -81,6 +87,7 @@ class Loaded:
             dtypes=pointers,
             architecture=self.device.architecture,
             cubin=not self.device.interprets,
+            bounds=BOUNDS,
         )
 
 

@@ -57,6 +57,7 @@ from .steps import (
     Merge,
     all_of,
     assigned,
+    in_shared,
     needs,
     rows_of,
 )
@@ -66,8 +67,8 @@ _NAME = re.compile(r"\b[a-z]\w*")
 _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
     "any_thread atomic_add atomic_maximum barrier block blocks convert divide load "
-    "load_2 load_4 load_constant load_constant_2 load_constant_4 offset reduce_add "
-    "reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
+    "load_2 load_4 load_constant load_constant_2 load_constant_4 offset own_row "
+    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
     "reduce_minimum reduce_multiply reduce_pair store store_2 store_4 thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
@@ -182,9 +183,14 @@ class Printer(Sharing):
             else:
                 yield "    if load(p_status, 0) != 0:"
             yield "        return"
+        starts, _ = in_shared(self.launch)
         for b in rows_of(self.launch):
-            size = self.text(b.size)
-            yield f"    p_{b.name} = offset(w_{b.name}, block()*({size}))"
+            row = f"w_{b.name}, block()*({self.text(b.size)})"
+            if b in starts:
+                row = f"own_row({row}, {self.text(starts[b])})"
+            else:
+                row = f"offset({row})"
+            yield f"    p_{b.name} = {row}"
         for name in self.loaded():
             self.touched.add(Touch(self.slots[name], False))
             yield f"    {name} = load(p_{self.slots[name].name}, 0)"
@@ -226,6 +232,7 @@ class Printer(Sharing):
             yield from self.partials()
         elif launch.how == BLOCKS:
             (loop,) = launch.loops
+            yield from self.lines(launch.before, "    ")
             yield from self.together(loop, "    ", "block()", "blocks()")
             yield from self.partials()
         else:
