@@ -58,6 +58,16 @@ def threads_for(length: int) -> int:
     return min(max(1 << ((length - 1) // EACH).bit_length(), 32), 256)
 
 
+def quotient(x: float, y: float) -> float:
+    """Return ``x / y`` as kernels have it.
+
+    >>> quotient(1.0, 0.0)
+    inf
+    """
+    with np.errstate(all="ignore"):
+        return float(np.divide(x, y))
+
+
 class Loaded:
     """A kernel of a device, compiled and loaded when it is first launched."""
 
@@ -116,6 +126,7 @@ class DeviceKernel:
             "where": lambda condition, x, y: x if condition else y,
             "maximum": max,
             "minimum": min,
+            "quotient": quotient,
         }
         for name, printed in self.kernels.items():
             space[name] = Loaded(device, name, printed)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.types import BOOL
+from ...ir.types import BOOL, F64
 from ..emit import arena_slots, dim_text, late_symbols, name_of
 from ..invariants import Invariants
 from ..nests import (
@@ -35,7 +35,7 @@ from ..nests import (
     While,
 )
 from .homes import Homes
-from .kernel import Printed
+from .kernel import NARROW, Printed
 from .steps import THREADS, TOGETHER, Inner, Launch, ReadBack, Step, in_shared, rows_of
 
 ALIGN = 256  # bytes, of every buffer of the arena
@@ -195,14 +195,18 @@ class Host:
                 raise TypeError(f"{type(s).__name__} is no step of the host")
 
     def launch(self, s: Launch, indent: str) -> Iterator[str]:
-        args = "".join(f"{name}, " for name, _ in self.kernels[s.name].params)
+        starts, total = in_shared(s)
+        names = [name for name, _ in self.kernels[s.name].params]
+        args = "".join(f"{x.removesuffix(NARROW)}, " for x in names)
         if s.how == TOGETHER:
             shares = "team" in self.kernels[s.name].source
             yield f"{indent}{s.name}(1, {SOLE if shares else WARP}, ({args}))"
             return
         grid, deeper = self.text(s.grid), indent + "    "
+        for b in rows_of(s):
+            if b not in starts:
+                yield f"{indent}p_{b.name} = 0"
         yield f"{indent}if {grid}:"
-        starts, total = in_shared(s)
         shared = ""
         if starts:
             yield f"{deeper}shared = {self.text(total)}"
@@ -237,8 +241,10 @@ class Host:
             case At():
                 return f"({self.text(x.dim)})"
             case Cast():
-                kind = "bool" if x.dtype == BOOL else "int"
+                kind = {BOOL: "bool", F64: "float"}.get(x.dtype, "int")
                 return f"{kind}({self.scalar(x.arg)})"
+            case Apply() if x.template == "({0} / {1})":
+                return f"quotient({', '.join(map(self.scalar, x.args))})"
             case Apply():
                 return x.template.format(*map(self.scalar, x.args))
             case _:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...ir.dims import Symbol
-from ...ir.types import I64
+from ...ir.types import F32, F64, I64
 from ..apart import Range
 from ..carried import SUM, Fold
 from ..emit import GLOBALS, name_of
@@ -31,6 +31,7 @@ from ..nests import (
     Apply,
     Bind,
     Buffer,
+    Cast,
     Check,
     Fill,
     If,
@@ -39,6 +40,7 @@ from ..nests import (
     Program,
     Reg,
     Rotate,
+    Scalar,
     Set,
     Store,
     While,
@@ -86,6 +88,7 @@ REDUCE = {
 }
 STATUS = Buffer("status", I64, 1, "arena")
 POINTER = "*"
+NARROW = "_float32"  # ends the name of a float64 of the host that is given as a float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ class Printer(Sharing):
         self.uses = uses
         self.facts = p.facts
         self.checks = bool(p.failures)
+        self.own = {name for s in all_of([launch]) for name, _ in assigned(s)}
         self.touched: set[Touch] = set()  # since the last barrier
         self.known_loops: dict[Loop, tuple[list[Loop], list[Fold]] | None] = {}
 
@@ -165,6 +169,8 @@ class Printer(Sharing):
         """Return the kind of a parameter."""
         if name.startswith(("p_", "w_")):
             return POINTER + self.buffer(name[2:]).dtype.name
+        if name.endswith(NARROW):
+            return "float32"
         return self.homes.dtypes.get(name, I64).name
 
     def buffer(self, name: str) -> Buffer:
@@ -553,6 +559,13 @@ class Printer(Sharing):
     def stored(self, s: Store, function: str) -> str:
         where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
         return f"{function}({where}, {self.scalar(s.value)})"
+
+    def scalar(self, x: Scalar) -> str:
+        if isinstance(x, Cast) and x.dtype == F32 and isinstance(x.arg, Reg):
+            name = x.arg.name
+            if x.arg.dtype == F64 and name not in self.own and name not in self.slots:
+                return name + NARROW
+        return super().scalar(x)
 
     def fail(self, s: Check) -> str:
         """Note a failure: of several, the first in the program counts."""

@@ -23,6 +23,7 @@ turned them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from dataclasses import replace
 from ...ir import dims
 from ...ir.bounds import upper
 from ...ir.dims import Dim, Facts, Symbol
-from ...ir.types import BOOL, I64, DType
+from ...ir.types import BOOL, F64, I64, DType
 from ..apart import Range
 from ..carried import Fold, uses_in
 from ..emit import name_of
@@ -97,6 +98,7 @@ MOST = 1056  # blocks: eight for each multiprocessor of an H200; smaller ones: 4
 COMPUTED = frozenset(  # templates that the host evaluates, of integers and bools
     f"({{0}} {sign} {{1}})" for sign in "+ - * & | == != < <= > >=".split()
 ) | {"where({0}, {1}, {2})", "maximum({0}, {1})", "minimum({0}, {1})"}
+FLOATING = frozenset(f"({{0}} {sign} {{1}})" for sign in "+ - * /".split())  # of floats
 
 
 class Planner:
@@ -402,42 +404,50 @@ def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
 
 
 def is_computed(x: Scalar, host: Container[str]) -> bool:
-    """Tell whether the host can evaluate a scalar: integers of what it knows."""
-    if x.dtype not in (I64, BOOL):
+    """Tell whether the host can evaluate a scalar: numbers made of what it knows."""
+    if x.dtype not in (I64, BOOL, F64):
         return False
     match x:
         case Lit():
-            return True
+            return math.isfinite(x.value)
         case Reg() | At():
             return all(name in host for name in names_in(x))
         case Cast():
-            return is_computed(x.arg, host)
+            wider = x.dtype != F64 or x.arg.dtype in (I64, F64)
+            known = x.dtype == F64 or x.arg.dtype != F64
+            return wider and known and is_computed(x.arg, host)
         case Apply():
-            known = x.template in COMPUTED
+            floats = F64 in {x.dtype, *(a.dtype for a in x.args)}
+            known = x.template in (FLOATING if floats else COMPUTED)
             return known and all(is_computed(a, host) for a in x.args)
         case _:
             return False
 
 
 def host_names(p: Program) -> set[str]:
-    """Return the variables of a program that the host computes: see `is_computed`."""
+    """Return the variables of a program that the host computes: see `is_computed`.
+
+    Floats are those that get a value once: others are folds, or change in loops that
+    kernels run.
+    """
     values: dict[str, list[Scalar]] = {}
     free: set[str] = {name_of(s) for s in (*p.symbols, *(s for s, _, _ in p.sizes))}
     free |= {name_of(s.symbol) for s in p.steps}
     free |= {x.name for x in p.params if isinstance(x, Reg)}
-    plus: set[str] = set()
+    lost: set[str] = set()
     for s in every(p.body):
         match s:
             case Let() | Set():
                 values.setdefault(s.name, []).append(s.value)
-                plus |= {s.name} if isinstance(s, Set) and s.plus else set()
+                changes = isinstance(s, Set) and (s.plus or s.value.dtype == F64)
+                lost |= {s.name} if changes else set()
             case Bind():
                 values.setdefault(name_of(s.symbol), []).append(s.value)
             case Loop():
                 free.add(name_of(s.index))
             case Call() if s.result:
-                plus.add(s.result)
-    found = set(values) - plus
+                lost.add(s.result)
+    found = set(values) - lost
     while True:
         lost = {
             name
