@@ -4,10 +4,10 @@
       r[i] = exp(x[i])         a, b, c, d = x[4*q .. 4*q + 3]
                                r[4*q .. 4*q + 3] = exp(a), exp(b), exp(c), exp(d)
 
-A thread does as many iterations as fit into 16 bytes, its *lanes*: it loads for all of
-them, runs the statements for one after the other, and stores for all of them. Where the
-body touches again what it has stored, that makes several such runs. What is left over
-at the end is done one by one.
+A thread does as many iterations as have their elements in 16 bytes, its *lanes*: it
+loads for all of them, runs the statements for one after the other, and stores for all
+of them. Where the body touches again what it has stored, that makes several such runs.
+What is left over at the end is done one by one.
 
 Note [aligned starts]
 A wide access needs an address that is a multiple of its size. Buffers start at one; the
@@ -96,7 +96,7 @@ def lanes_of(loops: Sequence[Loop]) -> Lanes | None:
         sizes.add(b.dtype.itemsize)
     if not sizes or any(isinstance(s, Store) and s.plus for s in _wide(loop, computed)):
         return None
-    count = BYTES // max(min(sizes), 4)
+    count = min(BYTES // max(sizes), 4)
     if any(isinstance(d, int) and d % count for d in starts):
         return None
     return Lanes(count, tuple(d for d in starts if not isinstance(d, int)))
