@@ -43,9 +43,11 @@ from ..ir.types import BOOL, I64, DType, Shape, Type
 from .nests import (
     Allocate,
     Apply,
+    Argument,
     At,
     Bind,
     Buffer,
+    Call,
     Cast,
     Check,
     Failure,
@@ -119,7 +121,7 @@ class Lowering:
 
     def __init__(self, f: Func, library: bool = True) -> None:
         self.f = f
-        self.library = library  # whether there is a BLAS to call
+        self.library = library  # whether there are routines to call
         self.values: dict[Value, Place] = {}
         self.facts: Facts = f.size_facts()
         self.body: list[Statement] = []
@@ -159,6 +161,19 @@ class Lowering:
             yield self.body
         finally:
             self.body = saved
+
+    def call(
+        self, node: Node, function: str, args: Sequence[Argument], result: str = ""
+    ) -> None:
+        """Call a library routine, if the target has any."""
+        if not self.library:
+            raise UnsupportedError(
+                f"{node.op.name} has no form for a GPU yet",
+                rule="Sorting, searching in sorted arrays and linear algebra are "
+                "routines of the processor.",
+                hint="compile the function without device=",
+            )
+        self.emit(Call(function, tuple(args), result))
 
     def let(self, x: Scalar, hint: str = "v") -> Scalar:
         """Bind a register; literals and registers need none."""
@@ -580,7 +595,10 @@ def last_uses(b: Block) -> dict[Value, int]:
 
 
 def lower(f: Func, name: str, library: bool = True) -> Program:
-    """Turn a pure Func into a program of nests; `library`: products may call BLAS."""
+    """Turn a pure Func into a program of nests; `library`: it may call routines.
+
+    Without them products are loops, and ops that have no other form are an error.
+    """
     low = Lowering(f, library)
     params, sizes = _enter(low)
     _find_homes(low)

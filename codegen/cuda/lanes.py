@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ...ir import dims
 from ...ir.dims import Dim, Symbol
 from ..apart import slope
 from ..nests import (
+    Apply,
     At,
     Bind,
     Buffer,
@@ -42,6 +44,7 @@ from ..nests import (
 from .steps import Inner, Lanes, meet, names_in, roots
 
 BYTES = 16  # of one access
+WHERE = "where({0}, {1}, {2})"
 MOST = 40  # statements that are worth being printed once per lane
 
 
@@ -69,6 +72,13 @@ def lane(name: str, k: int) -> str:
     return f"{name}_{k}"
 
 
+def chooses(x: Scalar) -> TypeGuard[Apply]:
+    """Tell whether a scalar is one of two, of which the other must not be loaded."""
+    if not isinstance(x, Apply) or x.template != WHERE:
+        return False
+    return any(isinstance(y, Load) for a in x.args[1:] for y in leaves(a))
+
+
 def lanes_of(loops: Sequence[Loop]) -> Lanes | None:
     """Return the lanes of loops that are given to threads; None: one by one is better.
 
@@ -79,7 +89,8 @@ def lanes_of(loops: Sequence[Loop]) -> Lanes | None:
     plain = all(isinstance(s, Let | Set | Bind | Store) for s in body)
     if more or loop.step != 1 or not plain or len(body) > MOST:
         return None
-    if _mixed(body):
+    scalars = (y for s in body for x in scalars_of(s) for y in leaves(x))
+    if any(map(chooses, scalars)) or _mixed(body):
         return None
     computed = {s.symbol for s in body if isinstance(s, Bind)}
     starts: dict[Dim, None] = {}

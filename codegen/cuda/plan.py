@@ -42,7 +42,6 @@ from ..nests import (
     At,
     Bind,
     Buffer,
-    Call,
     Cast,
     Check,
     Fill,
@@ -117,8 +116,13 @@ class Planner:
 
     # Lists ------------------------------------------------------------------------
 
-    def block(self, body: Sequence[Statement], facts: Facts) -> list[Step]:
-        """Return the steps of a list of statements that the host runs."""
+    def block(
+        self, body: Sequence[Statement], facts: Facts, exchanged: bool = False
+    ) -> list[Step]:
+        """Return the steps of a list of statements that the host runs.
+
+        `exchanged`: what exchanges memory is the host's, too; see the note.
+        """
         out: list[Step] = []
         pending: list[Inner] = []
 
@@ -129,11 +133,13 @@ class Planner:
 
         todo = list(body)
         while todo:
-            count = _turned(todo)
+            count = 1 if exchanged else _turned(todo)
             group, todo = todo[:count], todo[count:]
             s = group[0]
             if count == 1 and self.is_host(s):
                 steps, merges = [s], list[Inner]()
+            elif exchanged and _rotated(s):
+                steps, merges = self.step(s, facts), []
             else:
                 steps, merges = self.group(group, facts)
             if not steps:
@@ -209,11 +215,12 @@ class Planner:
 
         `small` does the same in another way, if iterations are not worth launches.
         """
-        must = any(isinstance(s, Allocate | Grow | Call) for s in every(group))
+        must = any(isinstance(s, Allocate | Grow) for s in every(group))
         units = work_of(group)
         if not must and (units is None or (isinstance(units, int) and units < LARGE)):
             return []
-        here = [t for s in group for t in self.step(copied(s), facts)]
+        first, *others = copies = list(map(copied, group))
+        here = self.block(copies, facts, True) if others else self.step(first, facts)
         if not must and not any(
             isinstance(s, Launch) and s.how != TOGETHER for s in all_of(here)
         ):
@@ -227,6 +234,8 @@ class Planner:
     def step(self, s: Statement, facts: Facts) -> list[Step]:
         """Return a statement as the host runs it."""
         match s:
+            case Loop() if s.block:
+                return [self.launch(TOGETHER, [s])]
             case Loop():
                 run = Range.of(s)
                 known = facts.having(*run.facts) if run else facts
@@ -385,7 +394,7 @@ def blocks_of(count: Dim, how: str, each: int) -> Dim:
 
 def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
     """Tell whether steps must come after statements that stand before them."""
-    if any(isinstance(s, Check | Call) for s in all_of(pending)):
+    if any(isinstance(s, Check) for s in all_of(pending)):
         return bool(pending)
     made = {name for s in all_of(pending) for name, _ in assigned(s)}
     known = made | {name for s in all_of(pending) for name in reads(s)}
@@ -445,8 +454,6 @@ def host_names(p: Program) -> set[str]:
                 values.setdefault(name_of(s.symbol), []).append(s.value)
             case Loop():
                 free.add(name_of(s.index))
-            case Call() if s.result:
-                lost.add(s.result)
     found = set(values) - lost
     while True:
         lost = {
@@ -486,7 +493,8 @@ def _turned(todo: Sequence[Statement]) -> int:
     turned = _rotated(todo[0])
     if not turned or isinstance(todo[0], Rotate):
         return 1
-    last = [k for k, s in enumerate(todo) if _rotated(s) & turned]
+    loops = [k for k, s in enumerate(todo) if not isinstance(s, Rotate)]
+    last = [k for k in loops if _rotated(todo[k]) & turned]
     return last[-1] + 1
 
 

@@ -29,7 +29,7 @@ from ..nests import (
     Scalar,
     Statement,
 )
-from .lanes import WideLoad, WideStore, in_lanes, lane
+from .lanes import WideLoad, WideStore, chooses, in_lanes, lane
 from .share import trips
 from .steps import Lanes, Launch, all_of, meet, roots
 
@@ -56,6 +56,9 @@ class Sharing(Emitter):
         if isinstance(x, Load):
             b = x.buffer
             return f"{self.reader(b)}(p_{b.name}, {self.offset(x.offset)})"
+        if chooses(x):
+            condition, one, other = map(self.scalar, x.args)
+            return f"({one} if {condition} else {other})"  # that may not be written yet
         return super().scalar(x)
 
     def several(self, s: WideLoad | WideStore, indent: str) -> Iterator[str]:
