@@ -21,10 +21,11 @@ from ..nests import Buffer, Program, Reg, Result, drop_unused, listing
 from .homes import homes_of
 from .host import Host
 from .kernel import POINTER, Printed, Printer
-from .plan import Planner
+from .plan import EACH, Planner
 from .steps import Launch, all_of
 
 ROUTINES = frozenset({"sorting"})  # that kernels can call
+BOUNDS = 256, 4  # threads of a block, and blocks at once: up to 64 registers
 
 
 def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
@@ -50,10 +51,22 @@ def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
 def threads_for(length: int) -> int:
     """Return how many threads of a block share loops of a length.
 
-    >>> threads_for(3), threads_for(60), threads_for(5000)
+    Each has some iterations to do, for bringing together what threads have takes time.
+
+    >>> threads_for(3), threads_for(250), threads_for(5000)
     (32, 64, 256)
     """
-    return min(max(1 << (length - 1).bit_length(), 32), 256)
+    return min(max(1 << ((length - 1) // EACH).bit_length(), 32), 256)
+
+
+def quotient(x: float, y: float) -> float:
+    """Return ``x / y`` as kernels have it.
+
+    >>> quotient(1.0, 0.0)
+    inf
+    """
+    with np.errstate(all="ignore"):
+        return float(np.divide(x, y))
 
 
 class Loaded:
@@ -65,10 +78,12 @@ class Loaded:
         self.printed = printed
         self.function: Any = None
 
-    def __call__(self, grid: int, block: int, args: Sequence[Any]) -> None:
+    def __call__(
+        self, grid: int, block: int, args: Sequence[Any], shared: int = 0
+    ) -> None:
         if self.function is None:
             self.function = self.device.load(self.compiled())
-        self.device.launch(self.function, grid, block, args)
+        self.device.launch(self.function, grid, block, args, shared)
 
     def compiled(self) -> Code:
         """Return the code of the kernel, for the device."""
@@ -83,6 +98,7 @@ class Loaded:
             dtypes=pointers,
             architecture=self.device.architecture,
             cubin=not self.device.interprets,
+            bounds=BOUNDS,
         )
 
 
@@ -111,6 +127,7 @@ class DeviceKernel:
             "where": lambda condition, x, y: x if condition else y,
             "maximum": max,
             "minimum": min,
+            "quotient": quotient,
         }
         for name, printed in self.kernels.items():
             space[name] = Loaded(device, name, printed)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...ir.dims import Symbol
-from ...ir.types import I64
+from ...ir.types import F32, F64, I64
 from ..apart import Range
 from ..carried import SUM, Fold
 from ..emit import GLOBALS, name_of
@@ -31,6 +31,7 @@ from ..nests import (
     Apply,
     Bind,
     Buffer,
+    Cast,
     Check,
     Fill,
     If,
@@ -39,6 +40,7 @@ from ..nests import (
     Program,
     Reg,
     Rotate,
+    Scalar,
     Set,
     Store,
     While,
@@ -57,6 +59,7 @@ from .steps import (
     Merge,
     all_of,
     assigned,
+    in_shared,
     needs,
     rows_of,
 )
@@ -67,8 +70,9 @@ _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
     "any_thread atomic_add atomic_load atomic_maximum barrier block blocks convert "
     "divide load load_2 load_4 load_constant load_constant_2 load_constant_4 offset "
-    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
-    "reduce_minimum reduce_multiply reduce_pair store store_2 store_4 thread threads"
+    "own_row reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or "
+    "reduce_maximum reduce_minimum reduce_multiply reduce_pair store store_2 store_4 "
+    "thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
@@ -85,6 +89,7 @@ REDUCE = {
 }
 STATUS = Buffer("status", I64, 1, "arena")
 POINTER = "*"
+NARROW = "_float32"  # ends the name of a float64 of the host that is given as a float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,7 @@ class Printer(Sharing):
         self.uses = uses
         self.facts = p.facts
         self.checks = bool(p.failures)
+        self.own = {name for s in all_of([launch]) for name, _ in assigned(s)}
         self.touched: set[Touch] = set()  # since the last barrier
         self.known_loops: dict[Loop, tuple[list[Loop], list[Fold]] | None] = {}
 
@@ -164,6 +170,8 @@ class Printer(Sharing):
         """Return the kind of a parameter."""
         if name.startswith(("p_", "w_")):
             return POINTER + self.buffer(name[2:]).dtype.name
+        if name.endswith(NARROW):
+            return "float32"
         return self.homes.dtypes.get(name, I64).name
 
     def buffer(self, name: str) -> Buffer:
@@ -182,9 +190,14 @@ class Printer(Sharing):
             else:
                 yield "    if load(p_status, 0) != 0:"
             yield "        return"
+        starts, _ = in_shared(self.launch)
         for b in rows_of(self.launch):
-            size = self.text(b.size)
-            yield f"    p_{b.name} = offset(w_{b.name}, block()*({size}))"
+            row = f"w_{b.name}, block()*({self.text(b.size)})"
+            if b in starts:
+                row = f"own_row({row}, {self.text(starts[b])})"
+            else:
+                row = f"offset({row})"
+            yield f"    p_{b.name} = {row}"
         for name in self.loaded():
             self.touched.add(Touch(self.slots[name], False))
             yield f"    {name} = load(p_{self.slots[name].name}, 0)"
@@ -226,6 +239,7 @@ class Printer(Sharing):
             yield from self.partials()
         elif launch.how == BLOCKS:
             (loop,) = launch.loops
+            yield from self.lines(launch.before, "    ")
             yield from self.together(loop, "    ", "block()", "blocks()")
             yield from self.partials()
         else:
@@ -546,6 +560,13 @@ class Printer(Sharing):
     def stored(self, s: Store, function: str) -> str:
         where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
         return f"{function}({where}, {self.scalar(s.value)})"
+
+    def scalar(self, x: Scalar) -> str:
+        if isinstance(x, Cast) and x.dtype == F32 and isinstance(x.arg, Reg):
+            name = x.arg.name
+            if x.arg.dtype == F64 and name not in self.own and name not in self.slots:
+                return name + NARROW
+        return super().scalar(x)
 
     def fail(self, s: Check) -> str:
         """Note a failure: of several, the first in the program counts."""

@@ -23,6 +23,7 @@ turned them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from dataclasses import replace
 from ...ir import dims
 from ...ir.bounds import upper
 from ...ir.dims import Dim, Facts, Symbol
-from ...ir.types import BOOL, I64, DType
+from ...ir.types import BOOL, F64, I64, DType
 from ..apart import Range
 from ..carried import Fold, uses_in
 from ..emit import name_of
@@ -64,9 +65,10 @@ from ..nests import (
 )
 from ..parallel import units_of
 from .lanes import lanes_of
-from .share import inner_length, is_plain, shared, trips
+from .share import SUM, in_rows, inner_length, is_plain, shared, sums_of_rows, trips
 from .steps import (
     BLOCKS,
+    ROWS,
     THREADS,
     TOGETHER,
     Inner,
@@ -87,10 +89,15 @@ LARGE = 1 << 17  # units of an iteration that is worth a launch for each nest
 SHORT = 32  # iterations of an inner loop that a single thread does
 THREADS_PER_BLOCK = 256
 EACH = 4  # iterations of a fold that a thread has at least
-MOST = 1056  # blocks: eight for each multiprocessor of an H200
+SUMMED = 4  # iterations that a block adds up at least
+ENOUGH = 1 << 14  # iterations that are enough for the threads of a grid
+ROOM = 1 << 24  # elements of the rows of all blocks
+FEWEST = 264  # blocks that have their rows in any case
+MOST = 1056  # blocks: eight for each multiprocessor of an H200; smaller ones: 4 * MOST
 COMPUTED = frozenset(  # templates that the host evaluates, of integers and bools
     f"({{0}} {sign} {{1}})" for sign in "+ - * & | == != < <= > >=".split()
 ) | {"where({0}, {1}, {2})", "maximum({0}, {1})", "minimum({0}, {1})"}
+FLOATING = frozenset(f"({{0}} {sign} {{1}})" for sign in "+ - * /".split())  # of floats
 
 
 class Planner:
@@ -180,6 +187,11 @@ class Planner:
             found = self.nest(s, facts)
             if found is not None:
                 return found
+            small = self.in_rows(s, facts)
+            units = work_of(group)
+            if small and (units is None or (isinstance(units, int) and units < LARGE)):
+                return small, []
+            return self.control(group, facts, small or ()), []
         if not any(isinstance(t, Loop | While | If) for t in group):
             return [], []
         return self.control(group, facts), []
@@ -193,8 +205,16 @@ class Planner:
 
     # Loops and branches of the program ----------------------------------------------
 
-    def control(self, group: list[Statement], facts: Facts) -> list[Step]:
-        """Plan loops and branches, for the host or for a segment; [] for the latter."""
+    def control(
+        self,
+        group: list[Statement],
+        facts: Facts,
+        small: Sequence[Step] = (),
+    ) -> list[Step]:
+        """Plan loops and branches, for the host or for a segment; [] for the latter.
+
+        `small` does the same in another way, if iterations are not worth launches.
+        """
         must = any(isinstance(s, Allocate | Grow) for s in every(group))
         units = work_of(group)
         if not must and (units is None or (isinstance(units, int) and units < LARGE)):
@@ -204,12 +224,12 @@ class Planner:
         if not must and not any(
             isinstance(s, Launch) and s.how != TOGETHER for s in all_of(here)
         ):
-            return []
+            return list(small)
         if must or units is None or isinstance(units, int):
             return here
         large = compare(">=", at(units), at(LARGE))
-        together: list[Step] = [self.launch(TOGETHER, [copied(s) for s in group])]
-        return [If(large, here, together)]
+        together = small or [self.launch(TOGETHER, [copied(s) for s in group])]
+        return [If(large, here, list(together))]
 
     def step(self, s: Statement, facts: Facts) -> list[Step]:
         """Return a statement as the host runs it."""
@@ -250,12 +270,18 @@ class Planner:
         if not is_plain(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
-        inside = Counter(b for b, _ in touched(loop) if b.private)
-        own = {b for b, n in inside.items() if n == self.touches[b]}
+        own = self.private(loop)
         found = shared(loop, facts, self.uses, own)
         if found is None:
             return None
         loops, folds = found
+        few = self.in_rows(loop, facts) if loops[0].index != loop.index else None
+        if few:
+            many = compare(">=", at(trips(loops[0])), at(ENOUGH))
+            symbol, grid = self.symbol("grid")
+            return [
+                If(many, self.form(THREADS, loops, [], [], (), symbol, grid), few)
+            ], []
         symbol, grid = self.symbol("grid")
         partial = [self.partial(f.dtype) for f in folds]
         merges: list[Inner] = [Merge(folds, partial, grid)] if folds else []
@@ -274,6 +300,56 @@ class Planner:
         forms = form(BLOCKS, loops[:1]), form(THREADS, loops)
         return [If(rows, *forms)], merges
 
+    def in_rows(self, loop: Loop, facts: Facts) -> list[Step] | None:
+        """Return launches of blocks that add to rows of their own, then add up these.
+
+        None: the loop does not only add to what its iterations share.
+        """
+        sums = sorted(sums_of_rows(loop), key=lambda b: b.name)
+        if not sums or not is_plain(loop):
+            return None
+        loop = replace(loop, body=list(map(copied, loop.body)))
+        rows = {b: self.made_of(f"{b.name}_rows", b.dtype, b.size, ROWS) for b in sums}
+        in_rows(loop.body, rows)
+        own = {*self.private(loop), *rows.values()}
+        found = shared(loop, facts, self.uses, own)
+        if found is None:
+            return None
+        loops, folds = found
+        symbol, grid = self.symbol("grid")
+        partial = [self.partial(f.dtype) for f in folds]
+        steps = self.form(BLOCKS, loops[:1], folds, partial, own, symbol, grid)
+        launch = steps[-1]
+        count = dims.floordiv(dims.add(trips(loop), SUMMED - 1), SUMMED)
+        steps[0] = Bind(symbol, at(dims.minimum(count, MOST // 2)))
+        for b, row in rows.items():
+            launch.before.append(Fill(row, 0, b.size, Lit(0, b.dtype)))
+            steps += self.added_up(b, row, grid)
+        if folds:
+            steps.append(self.launch(TOGETHER, [Merge(folds, partial, grid)]))
+        self.made += rows.values()
+        return steps
+
+    def added_up(self, b: Buffer, rows: Buffer, count: Dim) -> list[Step]:
+        """Return the launch that adds rows to a buffer, a block for each element."""
+        (column, j), (row, k) = self.symbol("j"), self.symbol("k")
+        total = Reg(f"total_{next(self.numbers)}", b.dtype)
+        more = Load(rows, dims.add(dims.mul(k, b.size), j), b.dtype)
+        body: list[Statement] = [
+            Let(total.name, Load(b, j, b.dtype)),
+            Loop(
+                row, 0, count, 1, [Set(total.name, Apply(SUM, (total, more), b.dtype))]
+            ),
+            Store(b, j, total),
+        ]
+        loop = Loop(column, 0, b.size, 1, body)
+        return self.form(BLOCKS, [loop], [], [], (), *self.symbol("grid"))
+
+    def private(self, loop: Loop) -> set[Buffer]:
+        """Return the buffers that hold rows of an iteration."""
+        inside = Counter(b for b, _ in touched(loop) if b.private)
+        return {b for b, n in inside.items() if n == self.touches[b]}
+
     def form(
         self,
         how: str,
@@ -288,6 +364,9 @@ class Planner:
         lanes = lanes_of(loops) if how == THREADS else None
         each = max(EACH if folds else 1, lanes.count if lanes else 1)
         blocks = blocks_of(dims.product(map(trips, loops)), how, each)
+        for b in own:  # their rows together have bounds
+            most = dims.maximum(dims.floordiv(ROOM, dims.maximum(b.size, 1)), FEWEST)
+            blocks = dims.minimum(blocks, most)
         name, body = f"kernel{next(self.numbers)}", list(loops[-1].body)
         launch = Launch(name, how, [*body], loops, grid, folds, partial, own)
         launch.lanes = lanes
@@ -296,16 +375,19 @@ class Planner:
         return [Bind(symbol, at(blocks)), launch]
 
     def partial(self, dtype: DType) -> Buffer:
+        b = self.made_of(f"f_{next(self.numbers)}", dtype, 4 * MOST, "arena")
+        self.made.append(b)
+        return b
+
+    def made_of(self, name: str, dtype: DType, size: Dim, place: str) -> Buffer:
         self.p.scopes += 1
-        name, scope = f"f_{next(self.numbers)}", self.p.scopes - 1
-        self.made.append(Buffer(name, dtype, MOST, "arena", scope))
-        return self.made[-1]
+        return Buffer(name, dtype, size, place, self.p.scopes - 1)
 
 
 def blocks_of(count: Dim, how: str, each: int) -> Dim:
     """Return how many blocks share iterations, at most MOST: sizes decide, no more."""
     if how == BLOCKS:
-        return dims.minimum(count, MOST)
+        return dims.minimum(count, 4 * MOST)
     each *= THREADS_PER_BLOCK
     return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), MOST)
 
@@ -331,40 +413,48 @@ def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
 
 
 def is_computed(x: Scalar, host: Container[str]) -> bool:
-    """Tell whether the host can evaluate a scalar: integers of what it knows."""
-    if x.dtype not in (I64, BOOL):
+    """Tell whether the host can evaluate a scalar: numbers made of what it knows."""
+    if x.dtype not in (I64, BOOL, F64):
         return False
     match x:
         case Lit():
-            return True
+            return math.isfinite(x.value)
         case Reg() | At():
             return all(name in host for name in names_in(x))
         case Cast():
-            return is_computed(x.arg, host)
+            wider = x.dtype != F64 or x.arg.dtype in (I64, F64)
+            known = x.dtype == F64 or x.arg.dtype != F64
+            return wider and known and is_computed(x.arg, host)
         case Apply():
-            known = x.template in COMPUTED
+            floats = F64 in {x.dtype, *(a.dtype for a in x.args)}
+            known = x.template in (FLOATING if floats else COMPUTED)
             return known and all(is_computed(a, host) for a in x.args)
         case _:
             return False
 
 
 def host_names(p: Program) -> set[str]:
-    """Return the variables of a program that the host computes: see `is_computed`."""
+    """Return the variables of a program that the host computes: see `is_computed`.
+
+    Floats are those that get a value once: others are folds, or change in loops that
+    kernels run.
+    """
     values: dict[str, list[Scalar]] = {}
     free: set[str] = {name_of(s) for s in (*p.symbols, *(s for s, _, _ in p.sizes))}
     free |= {name_of(s.symbol) for s in p.steps}
     free |= {x.name for x in p.params if isinstance(x, Reg)}
-    plus: set[str] = set()
+    lost: set[str] = set()
     for s in every(p.body):
         match s:
             case Let() | Set():
                 values.setdefault(s.name, []).append(s.value)
-                plus |= {s.name} if isinstance(s, Set) and s.plus else set()
+                changes = isinstance(s, Set) and (s.plus or s.value.dtype == F64)
+                lost |= {s.name} if changes else set()
             case Bind():
                 values.setdefault(name_of(s.symbol), []).append(s.value)
             case Loop():
                 free.add(name_of(s.index))
-    found = set(values) - plus
+    found = set(values) - lost
     while True:
         lost = {
             name
