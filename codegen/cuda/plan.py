@@ -264,10 +264,7 @@ class Planner:
 
     def nest(self, loop: Loop, facts: Facts) -> tuple[list[Step], list[Inner]] | None:
         """Return the launches of a nest, and what merges what they fold."""
-        units = units_of([loop])
-        if units is None or (isinstance(units, int) and units < SMALL):
-            return None
-        if not is_plain(loop):
+        if not is_plain(loop) or not is_large(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
         own = self.private(loop)
@@ -306,7 +303,7 @@ class Planner:
         None: the loop does not only add to what its iterations share.
         """
         sums = sorted(sums_of_rows(loop), key=lambda b: b.name)
-        if not sums or not is_plain(loop):
+        if not sums or not is_plain(loop) or not is_large(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
         rows = {b: self.made_of(f"{b.name}_rows", b.dtype, b.size, ROWS) for b in sums}
@@ -482,6 +479,12 @@ def work_of(group: Sequence[Statement]) -> Dim | None:
     computed = {s.symbol for s in every(list(group)) if isinstance(s, Bind)}
     computed |= {s.index for s in every(list(group)) if isinstance(s, Loop)}
     return None if dims.symbols_of(units) & computed else units
+
+
+def is_large(loop: Loop) -> bool:
+    """Tell whether a loop may be worth a launch; sizes that are not known may be."""
+    units = units_of([loop])
+    return units is not None and not (isinstance(units, int) and units < SMALL)
 
 
 def _is_short(size: Dim) -> bool:
