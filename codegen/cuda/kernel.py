@@ -67,9 +67,9 @@ from .steps import (
 _NAME = re.compile(r"\b[a-z]\w*")
 _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
-    "any_thread atomic_add atomic_maximum barrier block blocks convert load offset "
-    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
-    "reduce_minimum reduce_multiply reduce_pair store thread threads"
+    "any_thread atomic_add atomic_load atomic_maximum barrier block blocks convert "
+    "load offset reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or "
+    "reduce_maximum reduce_minimum reduce_multiply reduce_pair store thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
@@ -129,8 +129,9 @@ class Printer(Emitter):
     # The function -----------------------------------------------------------------
 
     def printed(self) -> Printed:
+        lines = list(self.entered())
         body = [*self.work(), *self.left()]
-        lines = [*self.entered(), *body]
+        lines += body
         if any("team" in line for line in body):
             lines.insert(1, "    team = threads()")
         text = "\n".join(lines)
@@ -179,23 +180,25 @@ class Printer(Emitter):
     def entered(self) -> Iterator[str]:
         """Leave if a check has failed before, and take variables out of their slots."""
         yield "    me = thread()"
-        if self.checks:
-            if self.launch.how != TOGETHER and self.fails():
-                yield "    failed = me == 0 and atomic_maximum(p_status, 0, 0) != 0"
-                yield "    if any_thread(failed):"
-            else:
-                yield "    if load(p_status, 0) != 0:"
+        if self.checks and has_check(self.launch.body):
+            yield from self.left_early("    ")
+        elif self.checks:
+            yield "    if load(p_status, 0) != 0:"
             yield "        return"
         for b in rows_of(self.launch):
             size = self.text(b.size)
             yield f"    p_{b.name} = offset(w_{b.name}, block()*({size}))"
         for name in self.loaded():
             yield f"    {name} = load(p_{self.slots[name].name}, 0)"
+            self.reads.add(self.slots[name])
         for f in self.launch.folds:
             yield f"    {f.name} = {self.scalar(f.neutral)}"
 
-    def fails(self) -> bool:
-        return any(isinstance(s, Check) for s in all_of(self.launch.body))
+    def left_early(self, indent: str) -> Iterator[str]:
+        """Leave where a check has failed: all threads of the block, or none."""
+        yield f"{indent}failed = me == 0 and atomic_load(p_status, 0) != 0"
+        yield f"{indent}if any_thread(failed):"
+        yield f"{indent}    return"
 
     def assigned(self) -> list[str]:
         """Return the variables of slots that the kernel assigns."""
@@ -213,6 +216,8 @@ class Printer(Emitter):
     def left(self) -> Iterator[str]:
         """Put variables into their slots."""
         names = self.assigned()
+        if self.reads & {self.slots[name] for name in names}:
+            yield from self.barrier("    ")
         if names:
             yield "    if me == 0:"
         for name in names:
@@ -476,6 +481,9 @@ class Printer(Emitter):
         yield from self.shared_loops(loops, indent, "me", "team")
         yield from self.brought(folds, indent)
         yield from self.joined(folds, indent)
+        if has_check([s]):
+            yield from self.barrier(indent)
+            yield from self.left_early(indent)
 
     def joined(self, folds: Sequence[Fold], indent: str) -> Iterator[str]:
         """Bring the old values of variables into what was folded: `x_0` into `x`."""
@@ -560,6 +568,10 @@ class Printer(Emitter):
 
 def _loads(values: Sequence[Scalar]) -> bool:
     return any(isinstance(y, Load) for x in values for y in leaves(x))
+
+
+def has_check(body: Sequence[Inner]) -> bool:
+    return any(isinstance(s, Check) for s in all_of(body))
 
 
 def guarded(body: Sequence[Statement]) -> list[Statement]:
