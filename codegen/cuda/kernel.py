@@ -68,10 +68,11 @@ from .touches import Touch, by_any, by_owners, changed
 _NAME = re.compile(r"\b[a-z]\w*")
 _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
-    "any_thread atomic_add atomic_maximum barrier block blocks convert divide load "
-    "load_2 load_4 load_constant load_constant_2 load_constant_4 offset own_row "
-    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
-    "reduce_minimum reduce_multiply reduce_pair store store_2 store_4 thread threads"
+    "any_thread atomic_add atomic_load atomic_maximum barrier block blocks convert "
+    "divide load load_2 load_4 load_constant load_constant_2 load_constant_4 offset "
+    "own_row reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or "
+    "reduce_maximum reduce_minimum reduce_multiply reduce_pair store store_2 store_4 "
+    "thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
@@ -182,12 +183,10 @@ class Printer(Sharing):
     def entered(self) -> Iterator[str]:
         """Leave if a check has failed before, and take variables out of their slots."""
         yield "    me = thread()"
-        if self.checks:
-            if self.launch.how != TOGETHER and self.fails():
-                yield "    failed = me == 0 and atomic_maximum(p_status, 0, 0) != 0"
-                yield "    if any_thread(failed):"
-            else:
-                yield "    if load(p_status, 0) != 0:"
+        if self.checks and has_check(self.launch.body):
+            yield from self.left_early("    ")
+        elif self.checks:
+            yield "    if load(p_status, 0) != 0:"
             yield "        return"
         starts, _ = in_shared(self.launch)
         for b in rows_of(self.launch):
@@ -203,8 +202,11 @@ class Printer(Sharing):
         for f in self.launch.folds:
             yield f"    {f.name} = {self.scalar(f.neutral)}"
 
-    def fails(self) -> bool:
-        return any(isinstance(s, Check) for s in all_of(self.launch.body))
+    def left_early(self, indent: str) -> Iterator[str]:
+        """Leave where a check has failed: all threads of the block, or none."""
+        yield f"{indent}failed = me == 0 and atomic_load(p_status, 0) != 0"
+        yield f"{indent}if any_thread(failed):"
+        yield f"{indent}    return"
 
     def assigned(self) -> list[str]:
         """Return the variables of slots that the kernel assigns."""
@@ -487,6 +489,9 @@ class Printer(Sharing):
         yield from self.shared_loops(loops, indent, "me", "team")
         yield from self.brought(folds, indent)
         yield from self.joined(folds, indent)
+        if has_check([s]):
+            yield from self.barrier(indent)
+            yield from self.left_early(indent)
 
     def joined(self, folds: Sequence[Fold], indent: str) -> Iterator[str]:
         """Bring the old values of variables into what was folded: `x_0` into `x`."""
@@ -570,3 +575,7 @@ class Printer(Sharing):
     def fail(self, s: Check) -> str:
         """Note a failure: of several, the first in the program counts."""
         return f"atomic_maximum(p_status, 0, {len(self.p.failures) + 1 - s.code})"
+
+
+def has_check(body: Sequence[Inner]) -> bool:
+    return any(isinstance(s, Check) for s in all_of(body))

@@ -33,6 +33,7 @@ from .scalars import converted
 
 __all__ = [
     "atomic_add",
+    "atomic_load",
     "atomic_maximum",
     "atomic_minimum",
     "atomic_multiply",
@@ -328,3 +329,15 @@ atomic_add = _atomic("atomic_add", ADD)
 atomic_multiply = _atomic("atomic_multiply", MULTIPLY)
 atomic_maximum = _atomic("atomic_maximum", MAXIMUM)
 atomic_minimum = _atomic("atomic_minimum", MINIMUM)
+
+
+@intrinsic
+def atomic_load(typingctx: Any, p: Any, i: Any) -> tuple[Any, Any]:
+    """Return an integer that other threads may update at the same time."""
+    t = _element(p, "atomic_load")
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        pointer = _at(b, *args)
+        return b.atomic_rmw("or", pointer, pointer.type.pointee(0), "monotonic")
+
+    return t(p, types.int64), code
