@@ -9,7 +9,6 @@ import pytest
 import retrograde as rg
 from retrograde.codegen.cuda.target import compile_kernel
 from retrograde.runtime.devices import device
-from retrograde.runtime.devices.emulator import Emulator
 
 pytestmark = pytest.mark.cuda_emulated
 
@@ -154,24 +153,48 @@ def kernel(out, x, y):
     me = thread()
     store(out, me, divide(load(x, me), load(y, me)))
 """
+REDUCE = """
+from retrograde.codegen.cuda.device import load, reduce_maximum, reduce_pair
+from retrograde.codegen.cuda.device import store, thread
+
+def kernel(out, x, y):
+    me = thread()
+    total, loss = reduce_pair(load(x, me), load(y, me))
+    store(out, 3*me, total)
+    store(out, 3*me + 1, loss)
+    store(out, 3*me + 2, reduce_maximum(load(x, me)))
+"""
+
+
+def run(source: str, x: Any, y: Any, out: Any) -> None:
+    """Run a kernel with one thread for each element of `x` and `y`."""
+    emulator = device("cuda:emu")
+    dtypes = [a.dtype for a in (out, x, y)]
+    code = compile_kernel(source, "kernel", ["pointer"] * 3, dtypes=dtypes, cubin=False)
+    memory = [emulator.allocate(a.nbytes) for a in (out, x, y)]
+    emulator.write(memory[1].address, x)
+    emulator.write(memory[2].address, y)
+    emulator.launch(emulator.load(code), 1, len(x), [m.address for m in memory])
+    emulator.read(memory[0].address, out)
+
+
+def test_all_threads_of_a_block_have_what_they_reduce():
+    for threads in (32, 64, 128, 512, 1024):
+        x = draw(threads)
+        out = np.empty((threads, 3), np.float32)
+        run(REDUCE, x, np.zeros_like(x), out)
+        assert np.all(out == out[0])
+        assert out[0, 2] == x.max()
+        exact = x.sum(dtype="float64")
+        assert abs(out[0, 0].astype("float64") + out[0, 1] - exact) < 1e-6
 
 
 def test_divisions_of_short_and_of_long_numbers_are_exact():
     short = [(7, 2), (6, 3), (0, 5), (2**32 - 1, 1), (2**32 - 1, 2**32 - 1)]
     long = [(2**32, 3), (2**62, 2**31 + 1), (5, 2**40), (2**40 + 1, 2**40)]
     pairs = np.array([*short, *long], np.int64)
+    pairs = np.resize(pairs, (32, 2))
     x, y = (np.ascontiguousarray(v) for v in pairs.T)
-    emulator = device("cuda:emu")
-    assert isinstance(emulator, Emulator)
-    code = compile_kernel(
-        DIVIDE, "kernel", ("pointer",) * 3, dtypes=("i8",) * 3, cubin=False
-    )
-    memory = [emulator.allocate(512) for _ in range(3)]
-    filler = np.ones(32, np.int64)
-    for place, values in zip(memory[1:], (x, y), strict=True):
-        filler[: len(values)] = values
-        emulator.write(place.address, filler)
-    emulator.launch(emulator.load(code), 1, 32, [m.address for m in memory])
-    out = np.empty(len(x), np.int64)
-    emulator.read(memory[0].address, out)
+    out = np.empty_like(x)
+    run(DIVIDE, x, y, out)
     assert out.tolist() == [int(a) // int(b) for a, b in pairs]
