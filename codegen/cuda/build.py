@@ -21,10 +21,11 @@ from ..nests import Buffer, Program, Reg, Result, drop_unused, listing
 from .homes import homes_of
 from .host import Host
 from .kernel import POINTER, Printed, Printer
-from .plan import EACH, Planner
+from .plan import Planner
 from .steps import Launch, all_of
 
 ROUTINES = frozenset({"sorting"})  # that kernels can call
+ROUNDS = 8  # iterations of a thread that shares a loop with its block
 BOUNDS = 256, 4  # threads of a block, and blocks at once: up to 64 registers
 
 
@@ -53,10 +54,10 @@ def threads_for(length: int) -> int:
 
     Each has some iterations to do, for bringing together what threads have takes time.
 
-    >>> threads_for(3), threads_for(250), threads_for(5000)
+    >>> threads_for(3), threads_for(500), threads_for(5000)
     (32, 64, 256)
     """
-    return min(max(1 << ((length - 1) // EACH).bit_length(), 32), 256)
+    return min(max(1 << ((length - 1) // ROUNDS).bit_length(), 32), 256)
 
 
 def quotient(x: float, y: float) -> float:

@@ -121,13 +121,17 @@ class Host:
             yield f"    q += {self.text(size)}"
 
     def tail(self) -> Iterator[str]:
-        if self.p.failures:
-            yield "    status = read('int64', p_status)"
-            yield "    if status:"
-            yield f"        return {len(self.p.failures) + 1} - status, None"
+        yield from self.left("    ")
         results = ", ".join([*map(self.result, self.p.results), ""])
         late = ", ".join([*map(name_of, late_symbols(self.p)), ""])
         yield f"    return 0, (({results.strip()}), ({late.strip()}))"
+
+    def left(self, indent: str) -> Iterator[str]:
+        """Return where a check has failed."""
+        if self.p.failures:
+            yield f"{indent}status = read('int64', p_status)"
+            yield f"{indent}if status:"
+            yield f"{indent}    return {len(self.p.failures) + 1} - status, None"
 
     def result(self, r: Result) -> str:
         what = r.what
@@ -160,6 +164,7 @@ class Host:
                     dtype = self.homes.dtypes[name].name
                     slot = self.homes.slots[name]
                     yield f"{indent}{name} = read({dtype!r}, p_{slot.name})"
+                yield from self.left(indent)  # they may have no value then
             case Loop():
                 bounds = ", ".join(map(self.text, (s.start, s.stop, s.step)))
                 yield f"{indent}for {name_of(s.index)} in range({bounds}):"

@@ -23,15 +23,14 @@ turned them.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ...ir import dims
 from ...ir.bounds import upper
 from ...ir.dims import Dim, Facts, Symbol
-from ...ir.types import BOOL, F64, I64, DType
+from ...ir.types import BOOL, DType
 from ..apart import Range
 from ..carried import Fold, uses_in
 from ..emit import name_of
@@ -39,10 +38,8 @@ from ..kernels import at, compare
 from ..nests import (
     Allocate,
     Apply,
-    At,
     Bind,
     Buffer,
-    Cast,
     Check,
     Fill,
     Grow,
@@ -64,6 +61,7 @@ from ..nests import (
     every,
 )
 from ..parallel import units_of
+from .known import host_names, is_computed
 from .lanes import lanes_of
 from .share import SUM, in_rows, inner_length, is_plain, shared, sums_of_rows, trips
 from .steps import (
@@ -78,7 +76,6 @@ from .steps import (
     all_of,
     assigned,
     clash,
-    names_in,
     needs,
     reads,
     touched,
@@ -94,10 +91,6 @@ ENOUGH = 1 << 14  # iterations that are enough for the threads of a grid
 ROOM = 1 << 24  # elements of the rows of all blocks
 FEWEST = 264  # blocks that have their rows in any case
 MOST = 1056  # blocks: eight for each multiprocessor of an H200; smaller ones: 4 * MOST
-COMPUTED = frozenset(  # templates that the host evaluates, of integers and bools
-    f"({{0}} {sign} {{1}})" for sign in "+ - * & | == != < <= > >=".split()
-) | {"where({0}, {1}, {2})", "maximum({0}, {1})", "minimum({0}, {1})"}
-FLOATING = frozenset(f"({{0}} {sign} {{1}})" for sign in "+ - * /".split())  # of floats
 
 
 class Planner:
@@ -264,10 +257,7 @@ class Planner:
 
     def nest(self, loop: Loop, facts: Facts) -> tuple[list[Step], list[Inner]] | None:
         """Return the launches of a nest, and what merges what they fold."""
-        units = units_of([loop])
-        if units is None or (isinstance(units, int) and units < SMALL):
-            return None
-        if not is_plain(loop):
+        if not is_plain(loop) or not is_large(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
         own = self.private(loop)
@@ -306,7 +296,7 @@ class Planner:
         None: the loop does not only add to what its iterations share.
         """
         sums = sorted(sums_of_rows(loop), key=lambda b: b.name)
-        if not sums or not is_plain(loop):
+        if not sums or not is_plain(loop) or not is_large(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
         rows = {b: self.made_of(f"{b.name}_rows", b.dtype, b.size, ROWS) for b in sums}
@@ -409,63 +399,6 @@ def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
     return clash(steps, pending)
 
 
-# ---------------------------------------------------------------- what the host knows
-
-
-def is_computed(x: Scalar, host: Container[str]) -> bool:
-    """Tell whether the host can evaluate a scalar: numbers made of what it knows."""
-    if x.dtype not in (I64, BOOL, F64):
-        return False
-    match x:
-        case Lit():
-            return math.isfinite(x.value)
-        case Reg() | At():
-            return all(name in host for name in names_in(x))
-        case Cast():
-            wider = x.dtype != F64 or x.arg.dtype in (I64, F64)
-            known = x.dtype == F64 or x.arg.dtype != F64
-            return wider and known and is_computed(x.arg, host)
-        case Apply():
-            floats = F64 in {x.dtype, *(a.dtype for a in x.args)}
-            known = x.template in (FLOATING if floats else COMPUTED)
-            return known and all(is_computed(a, host) for a in x.args)
-        case _:
-            return False
-
-
-def host_names(p: Program) -> set[str]:
-    """Return the variables of a program that the host computes: see `is_computed`.
-
-    Floats are those that get a value once: others are folds, or change in loops that
-    kernels run.
-    """
-    values: dict[str, list[Scalar]] = {}
-    free: set[str] = {name_of(s) for s in (*p.symbols, *(s for s, _, _ in p.sizes))}
-    free |= {name_of(s.symbol) for s in p.steps}
-    free |= {x.name for x in p.params if isinstance(x, Reg)}
-    lost: set[str] = set()
-    for s in every(p.body):
-        match s:
-            case Let() | Set():
-                values.setdefault(s.name, []).append(s.value)
-                changes = isinstance(s, Set) and (s.plus or s.value.dtype == F64)
-                lost |= {s.name} if changes else set()
-            case Bind():
-                values.setdefault(name_of(s.symbol), []).append(s.value)
-            case Loop():
-                free.add(name_of(s.index))
-    found = set(values) - lost
-    while True:
-        lost = {
-            name
-            for name in found
-            if not all(is_computed(x, found | free) for x in values[name])
-        }
-        if not lost:
-            return found | free
-        found -= lost
-
-
 def work_of(group: Sequence[Statement]) -> Dim | None:
     """Estimate the units of work of an iteration, or of a branch; None: unknown."""
     (first, *_) = group
@@ -482,6 +415,12 @@ def work_of(group: Sequence[Statement]) -> Dim | None:
     computed = {s.symbol for s in every(list(group)) if isinstance(s, Bind)}
     computed |= {s.index for s in every(list(group)) if isinstance(s, Loop)}
     return None if dims.symbols_of(units) & computed else units
+
+
+def is_large(loop: Loop) -> bool:
+    """Tell whether a loop may be worth a launch; sizes that are not known may be."""
+    units = units_of([loop])
+    return units is not None and not (isinstance(units, int) and units < SMALL)
 
 
 def _is_short(size: Dim) -> bool:

@@ -196,7 +196,8 @@ def test_additions_to_bins_are_single_instructions():
     assert x.counts.read == SIZE * (4 + 8 + 4) + status
 
 
-def test_stencil_takes_two_numbers_apart():
+def test_stencil_divides_before_its_loop_only():
     ptx = main("sweep", "float32").code.ptx
-    assert ptx.count("div.u32") == ptx.count("div.u64") == 2
+    unrolled = 1  # LLVM counts the iterations
+    assert ptx.count("div.u32") == ptx.count("div.u64") == 2 + unrolled
     assert ptx.count("div.s64") == ptx.count("rem.") == 0

@@ -332,12 +332,11 @@ atomic_minimum = _atomic("atomic_minimum", MINIMUM)
 
 @intrinsic
 def atomic_load(typingctx: Any, p: Any, i: Any) -> tuple[Any, Any]:
-    """Return ``p[i]`` of 32 or 64 bits, which others may update at the same time."""
+    """Return an integer that other threads may update at the same time."""
     t = _element(p, "atomic_load")
 
     def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        where, zero = _at(b, *args), ir.Constant(context.get_data_type(t), 0)
-        pair = b.cmpxchg(where, zero, zero, "monotonic", "monotonic")
-        return b.extract_value(pair, 0)
+        pointer = _at(b, *args)
+        return b.atomic_rmw("or", pointer, pointer.type.pointee(0), "monotonic")
 
     return t(p, types.int64), code

@@ -58,7 +58,6 @@ Values = list[Value]
 Combine = Callable[[Values, Values], Values]
 DISTANCES = (16, 8, 4, 2, 1)
 BITS = LANES.bit_length() - 1
-FEW = 8  # warps, of most blocks
 
 
 def _block(context: Any, b: Builder, t: Any, xs: Values, combine: Combine) -> Values:
@@ -70,20 +69,14 @@ def _block(context: Any, b: Builder, t: Any, xs: Values, combine: Combine) -> Va
     meet(b)  # the results of the reduction before have been read
     with b.if_then(b.icmp_unsigned(">", warps, INT32(1))):
         xs = _from_warps(context, b, t, xs, warps)
-        for n in DISTANCES:
-            apart = b.icmp_unsigned("<", INT32(n), warps)
-            if n < FEW:
-                new = combine(xs, [exchange(b, x, INT32(n)) for x in xs])
-                xs = [b.select(apart, y, x) for x, y in zip(xs, new, strict=True)]
-                continue
-            far = [cgutils.alloca_once_value(b, x) for x in xs]
-            with b.if_then(apart):
-                new = combine(xs, [exchange(b, x, INT32(n)) for x in xs])
-                for x, p in zip(new, far, strict=True):
-                    b.store(x, p)
-            xs = [b.load(p) for p in far]
         for x, p in zip(xs, results, strict=True):
             b.store(x, p)
+        for n in DISTANCES:
+            with b.if_then(b.icmp_unsigned("<", INT32(n), warps)):
+                xs = [b.load(p) for p in results]
+                xs = combine(xs, [exchange(b, x, INT32(n)) for x in xs])
+                for x, p in zip(xs, results, strict=True):
+                    b.store(x, p)
     return [b.load(p) for p in results]
 
 
