@@ -230,6 +230,7 @@ class Printer(Meeting):
             (loop,) = launch.loops
             yield from self.lines(launch.before, "    ")
             yield from self.together(loop, "    ", "block()", "blocks()")
+            yield from self.lines(launch.after, "    ")
             yield from self.partials()
         else:
             yield from self.lines(launch.body, "    ")

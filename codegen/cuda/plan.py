@@ -84,7 +84,7 @@ from .steps import (
 SMALL = 1 << 13  # units of work that a block does at once
 LARGE = 1 << 17  # units of an iteration that is worth a launch for each nest
 SHORT = 32  # iterations of an inner loop that a single thread does
-THREADS_PER_BLOCK = 256
+BLOCK = 256
 EACH = 4  # iterations of a fold that a thread has at least
 SUMMED = 4  # iterations that a block adds up at least
 ENOUGH = 1 << 14  # iterations that are enough for the threads of a grid
@@ -299,25 +299,30 @@ class Planner:
         if not sums or not is_plain(loop) or not is_large(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
-        rows = {b: self.made_of(f"{b.name}_rows", b.dtype, b.size, ROWS) for b in sums}
-        in_rows(loop.body, rows)
-        own = {*self.private(loop), *rows.values()}
-        found = shared(loop, facts, self.uses, own)
+        own: dict[Buffer, Buffer] = {}
+        left: dict[Buffer, Buffer] = {}  # for the launches that add up
+        for b in sums:
+            own[b] = self.made_of(f"{b.name}_row", b.dtype, b.size, "row")
+            left[b] = self.made_of(f"{b.name}_rows", b.dtype, b.size, ROWS)
+        in_rows(loop.body, own)
+        rows = {*self.private(loop), *own.values()}
+        found = shared(loop, facts, self.uses, rows)
         if found is None:
             return None
+        self.made += [*own.values(), *left.values()]
         loops, folds = found
         symbol, grid = self.symbol("grid")
         partial = [self.partial(f.dtype) for f in folds]
-        steps = self.form(BLOCKS, loops[:1], folds, partial, own, symbol, grid)
+        rows |= set(left.values())
+        group = folds, partial, rows, symbol, grid, SUMMED
+        steps = self.form(BLOCKS, loops[:1], *group)
         launch = steps[-1]
-        count = dims.floordiv(dims.add(trips(loop), SUMMED - 1), SUMMED)
-        steps[0] = Bind(symbol, at(dims.minimum(count, MOST // 2)))
-        for b, row in rows.items():
-            launch.before.append(Fill(row, 0, b.size, Lit(0, b.dtype)))
-            steps += self.added_up(b, row, grid)
+        for b in sums:
+            launch.before.append(Fill(own[b], 0, b.size, Lit(0, b.dtype)))
+            launch.after.append(Move(left[b], 0, own[b], 0, b.size))
+            steps += self.added_up(b, left[b], grid)
         if folds:
             steps.append(self.launch(TOGETHER, [Merge(folds, partial, grid)]))
-        self.made += rows.values()
         return steps
 
     def added_up(self, b: Buffer, rows: Buffer, count: Dim) -> list[Step]:
@@ -325,11 +330,10 @@ class Planner:
         (column, j), (row, k) = self.symbol("j"), self.symbol("k")
         total = Reg(f"total_{next(self.numbers)}", b.dtype)
         more = Load(rows, dims.add(dims.mul(k, b.size), j), b.dtype)
+        step = Set(total.name, Apply(SUM, (total, more), b.dtype))
         body: list[Statement] = [
             Let(total.name, Load(b, j, b.dtype)),
-            Loop(
-                row, 0, count, 1, [Set(total.name, Apply(SUM, (total, more), b.dtype))]
-            ),
+            Loop(row, 0, count, 1, [step]),
             Store(b, j, total),
         ]
         loop = Loop(column, 0, b.size, 1, body)
@@ -349,10 +353,16 @@ class Planner:
         own: Collection[Buffer],
         symbol: Symbol,
         grid: Dim,
+        each: int = 1,
     ) -> list[Step]:
-        """Return a launch, and before it the number of its blocks."""
+        """Return a launch, and before it the number of its blocks.
+
+        A thread, or a block that shares out inner loops, does `each` iterations at
+        least.
+        """
         lanes = lanes_of(loops) if how == THREADS else None
-        each = max(EACH if folds else 1, lanes.count if lanes else 1)
+        if how == THREADS:
+            each = max(EACH if folds else 1, lanes.count if lanes else 1)
         blocks = blocks_of(dims.product(map(trips, loops)), how, each)
         for b in own:  # their rows together have bounds
             most = dims.maximum(dims.floordiv(ROOM, dims.maximum(b.size, 1)), FEWEST)
@@ -376,10 +386,8 @@ class Planner:
 
 def blocks_of(count: Dim, how: str, each: int) -> Dim:
     """Return how many blocks share iterations, at most MOST: sizes decide, no more."""
-    if how == BLOCKS:
-        return dims.minimum(count, 4 * MOST)
-    each *= THREADS_PER_BLOCK
-    return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), MOST)
+    each, most = (each, 4 * MOST) if how == BLOCKS else (each * BLOCK, MOST)
+    return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), most)
 
 
 def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:

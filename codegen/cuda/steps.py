@@ -85,7 +85,8 @@ class Launch:
     own: Collection[Buffer] = ()
     length: Dim = 1 << 10  # of the loops that the threads of a block share
     lanes: Lanes | None = None  # what a thread of `THREADS` does at once
-    before: list[Inner] = field(default_factory=list)  # by all blocks, once
+    before: list[Inner] = field(default_factory=list)  # by every block, once
+    after: list[Inner] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
@@ -104,7 +105,7 @@ Inner: TypeAlias = Any
 def parts(s: Inner) -> Sequence[Sequence[Inner]]:
     """Return the lists of statements inside one."""
     if isinstance(s, Launch):
-        return s.before, s.body
+        return s.before, s.body, s.after
     return () if isinstance(s, Merge | ReadBack) else inner(s)
 
 
