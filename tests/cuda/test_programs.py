@@ -240,7 +240,7 @@ def test_more_elements_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         y[1:] += x[:-1]
         return y, y.sum(), y.max(), y.argmax()
 
-    size = plan.MOST * plan.THREADS_PER_BLOCK * plan.EACH + 7
+    size = 16 * plan.MOST * plan.BLOCK + 7  # a thread has at most 8 at once
     x = numbers("float32", size)
     x[size - 3] = 5.0
     y, total, most, place = on_device(program)(x)
