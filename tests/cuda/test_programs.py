@@ -9,10 +9,17 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import inplace_programs
+import loop_programs
 import numpy as np
 import pytest
+import random_loops
+import random_programs
+from agreement import COMMON, close
+from hypothesis import given, seed, settings
 
 import retrograde as rg
+from retrograde import demo
 from retrograde.codegen.cuda import plan
 from retrograde.ir.errors import IndexRangeError, ShapeError
 from retrograde.runtime.devices import Code
@@ -23,6 +30,9 @@ Array = np.ndarray[Any, Any]
 EMULATED = "cuda:emu"
 SIZES = (0, 1, 31, 32, 33, 255, 257, 1025)
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13}
+GRADIENT = 1e-10
+PARTS, EXAMPLES_OF_A_PART = 4, 2
+LOOPS = range(24, 34)  # numbers of random programs
 
 
 def everything_on_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +114,17 @@ def assert_values(f: Callable[..., Any], compiled: Any, *args: Any) -> None:
         assert_same(a, b, f"argument {k} after the call, {what}")
 
 
+def gradients(found: tuple[Any, Any]) -> list[Any]:
+    """Return the gradients of a value with its gradients as arrays or numbers."""
+    match found[1]:
+        case dict() as by_name:
+            return list(by_name.values())
+        case tuple() as several:
+            return list(several)
+        case one:
+            return [one]
+
+
 @pytest.fixture
 def assert_gradients(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return what holds values and gradients against those of the interpreter."""
@@ -113,12 +134,9 @@ def assert_gradients(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         with monkeypatch.context() as m:
             m.setenv("RETROGRADE_INTERP", "1")
             want = rg.value_and_grad(rg.compile(f), argnums)(*deepcopy(args))
-        assert_same(got[0], want[0], "value")
-        pairs = [(got[1], want[1])]
-        if isinstance(argnums, tuple):
-            pairs = list(zip(got[1], want[1], strict=True))
-        for k, (a, b) in enumerate(pairs):
-            assert_same(a, b, f"gradient {k}", 1e-5 if b.dtype == np.float32 else 1e-11)
+        assert_same(got[0], want[0], "value", GRADIENT)
+        for k, (a, b) in enumerate(zip(*map(gradients, (got, want)), strict=True)):
+            assert_same(a, b, f"gradient {k}", GRADIENT)
 
     return check
 
@@ -214,7 +232,9 @@ def test_sums_are_as_accurate_as_numpys_and_the_same_in_every_run(mode: str) -> 
     assert all(compiled(x) == got for _ in range(3))
 
 
-def test_more_elements_than_threads() -> None:
+def test_more_elements_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MOST", 3)
+
     def program(x: Array) -> Any:
         y = x * 2.0
         y[1:] += x[:-1]
@@ -234,7 +254,7 @@ def test_float32_programs_compute_in_float32(loaded: list[Code]) -> None:
     def loss(x: Array, y: Array) -> Any:
         z = np.exp(0.1 * x) / (1.0 + y**2)
         z[1:] += np.tanh(z[:-1])
-        return np.mean(z) + z.max() + np.sum(x @ y)
+        return 0.1 * np.sum(z) + z.max() + np.sum(x @ y)
 
     x, y = numbers("float32", 40, 40), numbers("float32", 40)
     value, _ = rg.value_and_grad(on_device(loss), (0, 1))(x, y)
@@ -410,4 +430,177 @@ def test_the_first_check_that_fails_is_the_error(mode: str) -> None:
     assert caught.value.location is not None
     assert caught.value.location.text.endswith("# this line")
     with pytest.raises(ShapeError):
-        compiled(-x, np.full(299, 299))
+        compiled(-x, np.arange(299))
+
+
+@in_all_modes
+def test_a_loop_ends_where_a_check_in_it_fails(mode: str) -> None:
+    def program(x: Array, i: Array) -> Any:
+        k = 0
+        while x.sum() < 100.0:
+            x = x + np.abs(x[i[k]])
+            k += 1
+        return x
+
+    compiled = on_device(program)
+    x = np.full(300, 0.1)
+    assert_values(program, compiled, x, np.array([0, -300, 299]))
+    with pytest.raises(IndexRangeError):
+        compiled(x, np.array([300, 0, 0]))
+
+
+# Gradients ----------------------------------------------------------------------------
+
+
+def classification(w: Array, x: Array, y: Array) -> Any:
+    z = x @ w
+    z -= z.max(axis=1, keepdims=True)
+    right = z[np.arange(len(y)), y]
+    return np.mean(np.log(np.exp(z).sum(axis=1)) - right)
+
+
+def plate(u: Array, k: float) -> Any:
+    for _ in range(4):
+        u[1:-1, 1:-1] += k * (u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2])
+    return np.sum(u**2)
+
+
+def exchanged(u: Array, k: int) -> Any:
+    v = np.zeros_like(u)
+    for _ in range(k):
+        v[1:-1] = np.sin(u[1:-1]) + 0.25 * (u[2:] + u[:-2])
+        u, v = v, u
+    return np.sum(u * u)
+
+
+def stepped(y: Array, s: float) -> Any:
+    t = s
+    for i in range(len(y) - 1, 0, -2):
+        t -= 0.2 * np.sin(t) * y[i]
+        y[:] -= 0.1 * np.sin(y[:])
+    return t + y.sum()
+
+
+def roots(x: Array) -> Any:
+    y = x * x + 1.0
+    while np.abs(y * y - x * x).sum() > 1e-9:
+        y = y - (y * y - x * x) / (2.0 * y)
+    return y.sum()
+
+
+def picked(x: Array, i: Array) -> Any:
+    y = np.zeros(11)
+    np.add.at(y, i, x * x)
+    y[i[:3]] = x[:3]
+    z = x[x > 0.0]
+    x[x < 0.0] *= 2.0
+    return np.sum(y**2) + np.sum(z**3) + np.sum(x * x)
+
+
+def recurrent(w: Array, x: Array) -> Any:
+    h = np.zeros(len(w))
+    for t in range(len(x)):
+        h = np.tanh(w @ h + x[t])
+    return h @ h
+
+
+def scanned(x: Array) -> Any:
+    y = np.cumsum(x, axis=1)
+    return np.sum(y**2 * x) + x.max() ** 2 + x.min(axis=0).sum()
+
+
+LABELS = np.arange(300) * 7 % 5
+DIFFERENTIATED = {
+    classification: (
+        numbers("float64", 30, 5),
+        numbers("float64", 64, 30),
+        LABELS[:64],
+    ),
+    plate: (numbers("float64", 20, 33), 0.2),
+    exchanged: (numbers("float64", 40), 5),
+    stepped: (numbers("float64", 12), 0.7),
+    roots: (np.abs(numbers("float64", 40)) + 1.0,),
+    picked: (numbers("float64", 300), LABELS),
+    recurrent: (numbers("float64", 9, 9), numbers("float64", 12, 9)),
+    scanned: (numbers("float64", 20, 33),),
+}
+
+
+@cut
+@pytest.mark.parametrize("function", DIFFERENTIATED, ids=lambda f: f.__name__)
+def test_gradients(mode: str, function: Any, assert_gradients: Any) -> None:
+    assert_gradients(function, *DIFFERENTIATED[function])
+
+
+# Programs of other tests --------------------------------------------------------------
+
+
+IMAGES, DIGITS = (x[:20] for x in demo.digits())
+EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    e.name: (e.function, tuple(e.arguments(True))) for e in demo.EXAMPLES
+}
+for name in ("softmax_loss", "network_loss"):  # interpreted, all images take long
+    function, (params, *_) = EXAMPLES[name]
+    EXAMPLES[name] = function, (params, IMAGES, DIGITS)
+PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    c.name: (c.function, c.args(), c.kwargs) for c in inplace_programs.CASES[::5]
+} | {name: (*loop_programs.CASES[name], {}) for name in list(loop_programs.CASES)[::9]}
+
+
+def weighted(function: Any, weights: list[Any]) -> Callable[..., Any]:
+    """Return the weighted sum of all results of a program."""
+
+    def loss(*args: Any) -> Any:
+        total = 0.0
+        for value, w in zip(function(*args), weights, strict=True):
+            total = total + np.sum(value * w)
+        return total
+
+    return loss
+
+
+def mode_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut a program into kernels in a way that depends on its name."""
+    MODES[CUT[zlib.crc32(name.encode()) % len(CUT)]](monkeypatch)
+
+
+@pytest.mark.usefixtures("brief_timing")
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_all_modes_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values, aliasing and gradients are NumPy's, eager mode's and differences'."""
+    mode_of(name, monkeypatch)
+    function, args, kwargs = PROGRAMS[name]
+    rg.compare(on_device(function), *args, **kwargs).assert_ok()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_demo_agrees(name: str, assert_gradients: Any) -> None:
+    function, args = EXAMPLES[name]
+    assert_gradients(lambda *args: np.sum(function(*args) ** 2), *args)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_programs(part: int, assert_gradients: Any, monkeypatch: Any) -> None:
+    MODES[CUT[part % len(CUT)]](monkeypatch)
+
+    def check(p: random_programs.Program) -> None:
+        values = p.function()(*p.fresh())
+        weights = [numbers("float64", *np.shape(v)) for v in values]
+        loss = weighted(p.function(), weights)
+        assert_gradients(loss, *p.fresh(), argnums=(0, 1, 2))
+
+    examples = settings(COMMON, max_examples=EXAMPLES_OF_A_PART)
+    seed(part)(examples(given(random_programs.programs(3, 6))(check)))()
+
+
+@pytest.mark.parametrize("number", LOOPS)
+def test_random_loops(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    MODES[CUT[number % len(CUT)]](monkeypatch)
+    p = random_loops.loop_program(number)
+    assert random_loops.margin(p, p.args()) > random_loops.MARGIN
+    f, mine, numpys = p.function(), p.args(), p.args()
+    got, want = on_device(f)(*mine), f(*numpys)
+    for k, (a, b) in enumerate(zip(got, want, strict=True)):
+        close(a, b, f"result {k}")
+    for k, (a, b) in enumerate(zip(mine, numpys, strict=True)):
+        close(a, b, f"argument {k} after the call")
