@@ -36,11 +36,20 @@ from ..nests import (
 )
 from .homes import Homes
 from .kernel import NARROW, Printed
-from .steps import THREADS, TOGETHER, Inner, Launch, ReadBack, Step, in_shared, rows_of
+from .steps import (
+    BLOCK,
+    THREADS,
+    TOGETHER,
+    Inner,
+    Launch,
+    ReadBack,
+    Step,
+    in_shared,
+    rows_of,
+)
 
 ALIGN = 256  # bytes, of every buffer of the arena
 WORD = 8  # bytes of a slot
-BLOCK = 256  # threads of a block
 SOLE = 128  # threads of a block that is alone, and shares out loops
 WARP = 32  # threads of one that does not
 SHARED = 24 << 10  # bytes of shared memory for the rows of a block, at most

@@ -65,6 +65,7 @@ from .known import host_names, is_computed
 from .lanes import lanes_of
 from .share import SUM, in_rows, inner_length, is_plain, shared, sums_of_rows, trips
 from .steps import (
+    BLOCK,
     BLOCKS,
     ROWS,
     THREADS,
@@ -84,7 +85,6 @@ from .steps import (
 SMALL = 1 << 13  # units of work that a block does at once
 LARGE = 1 << 17  # units of an iteration that is worth a launch for each nest
 SHORT = 32  # iterations of an inner loop that a single thread does
-BLOCK = 256
 EACH = 4  # iterations of a fold that a thread has at least
 SUMMED = 4  # iterations that a block adds up at least
 ENOUGH = 1 << 14  # iterations that are enough for the threads of a grid
