@@ -12,6 +12,7 @@ one, whatever that one does.
 from __future__ import annotations
 
 import abc
+import functools
 import os
 import re
 import threading
@@ -95,6 +96,11 @@ class Device(abc.ABC):
     name: str
     architecture: tuple[int, int]  # for which its code is compiled
     interprets = False  # whether it runs PTX, and needs no cubin
+
+    @functools.cached_property
+    def copiers(self) -> dict[tuple[int, int, bool], Function]:
+        """The loaded kernels of `strided`."""
+        return {}
 
     @abc.abstractmethod
     def allocate(self, size: int) -> Memory:
