@@ -178,7 +178,7 @@ class Printer(Emitter):
         """Leave if a check has failed before, and take variables out of their slots."""
         yield "    me = thread()"
         if self.checks:
-            if self.launch.how != TOGETHER and self.fails():
+            if self.fails():
                 yield "    failed = me == 0 and atomic_load(p_status, 0) != 0"
                 yield "    if any_thread(failed):"
             else:
