@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...ir.errors import DTypeError, IndexRangeError, MutationError, ShapeError
+from ...ir.errors import (
+    DTypeError,
+    IndexRangeError,
+    InternalError,
+    MutationError,
+    ShapeError,
+)
 from . import interface
 from .interface import Device, Memory
 from .strided import copy_strided
@@ -17,6 +23,14 @@ Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 
 BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
+
+
+class Flags(NamedTuple):
+    """What NumPy's flags of these names tell of an array."""
+
+    c_contiguous: bool
+    f_contiguous: bool
+    writeable: bool
 
 
 class DeviceArray:
@@ -98,6 +112,14 @@ class DeviceArray:
         if self._strides is None:
             return c_strides(self.shape, self.dtype.itemsize)
         return self._strides
+
+    @property
+    def flags(self) -> Flags:
+        """How the elements lie, and whether they may be written."""
+        in_columns = _is_whole(
+            self.shape[::-1], self.strides[::-1], self.dtype.itemsize
+        )
+        return Flags(self.whole, in_columns, self.writable)
 
     def __repr__(self) -> str:
         body = np.array2string(self.numpy(), separator=", ", prefix="DeviceArray(")
@@ -196,6 +218,8 @@ class DeviceArray:
         model = outline(self)
         out = view(model)
         offset = address_of(out) - address_of(model)
+        if out.size and not np.may_share_memory(out, model):
+            raise InternalError(f"{view} makes no view of {self.shape}")
         return DeviceArray(
             self.place,
             self.memory,
