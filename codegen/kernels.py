@@ -10,7 +10,14 @@ branches of the program in `control.py`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -43,9 +50,11 @@ from ..ir.types import BOOL, I64, DType, Shape, Type
 from .nests import (
     Allocate,
     Apply,
+    Argument,
     At,
     Bind,
     Buffer,
+    Call,
     Cast,
     Check,
     Failure,
@@ -117,9 +126,9 @@ def at(d: Dim) -> Scalar:
 class Lowering:
     """Builds the program of one Func; the state is what has been lowered so far."""
 
-    def __init__(self, f: Func, library: bool = True) -> None:
+    def __init__(self, f: Func, library: Collection[str]) -> None:
         self.f = f
-        self.library = library  # whether there is a BLAS to call
+        self.library = library  # the modules of routines that the target has
         self.values: dict[Value, Place] = {}
         self.facts: Facts = f.size_facts()
         self.body: list[Statement] = []
@@ -159,6 +168,18 @@ class Lowering:
             yield self.body
         finally:
             self.body = saved
+
+    def call(
+        self, node: Node, function: str, args: Sequence[Argument], result: str = ""
+    ) -> None:
+        """Call a library routine, if the target has it."""
+        if function.partition(".")[0] not in self.library:
+            raise UnsupportedError(
+                f"{node.op.name} has no form for a GPU yet",
+                rule="Factorisations of matrices are routines of the processor.",
+                hint="compile the function without device=",
+            )
+        self.emit(Call(function, tuple(args), result))
 
     def let(self, x: Scalar, hint: str = "v") -> Scalar:
         """Bind a register; literals and registers need none."""
@@ -579,8 +600,15 @@ def last_uses(b: Block) -> dict[Value, int]:
 # ---------------------------------------------------------------- a whole Func
 
 
-def lower(f: Func, name: str, library: bool = True) -> Program:
-    """Turn a pure Func into a program of nests; `library`: products may call BLAS."""
+LIBRARY = frozenset({"blas", "linalg", "sorting"})
+
+
+def lower(f: Func, name: str, library: Collection[str] = LIBRARY) -> Program:
+    """Turn a pure Func into a program of nests.
+
+    It may call routines of the modules in `library`. Without BLAS products are loops;
+    an op that has no other form than a call is an error.
+    """
     low = Lowering(f, library)
     params, sizes = _enter(low)
     _find_homes(low)

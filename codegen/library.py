@@ -10,7 +10,7 @@ from ..ir.func import Node, Operand, type_of
 from ..ir.op import Routine
 from ..ir.types import I64, DType, Shape
 from .kernels import Stored, cast, compare, whole
-from .nests import Argument, Buffer, Call, If, Lit, Load, Reg, Set, Store
+from .nests import Argument, Buffer, If, Lit, Load, Reg, Set, Store
 
 if TYPE_CHECKING:
     from .kernels import Lowering
@@ -41,7 +41,8 @@ def lower(low: Lowering, node: Node) -> None:
         args.append((out, linear((*index, *(0,) * rest), v.type.shape)))
         flags = (bool(node.attrs[name]) for name in routine.flags)
         status = Reg(low.fresh("status"), I64)
-        low.emit(Call(f"linalg.{routine.name}", (*args, *sizes, *flags), status.name))
+        args += [*sizes, *flags]
+        low.call(node, f"linalg.{routine.name}", args, status.name)
         bad = compare("!=", status, Lit(0, I64))
         low.emit(If(bad, [Set(failed.name, status)], []))
     if routine.error:

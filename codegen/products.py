@@ -346,7 +346,7 @@ class Product:
         work = dims.product((m, k, n))
         small = low.facts.proves(dims.add(limit, dims.mul(work, -1)))
         is_open = self.is_open(self.left) or self.is_open(self.right)
-        if not low.library:
+        if "blas" not in low.library:
             with low.loops(self.out.stack) as index:
                 self.sums(index, False)
             return

@@ -24,10 +24,12 @@ from .kernel import POINTER, Printed, Printer
 from .plan import Planner
 from .steps import Launch, all_of
 
+ROUTINES = frozenset({"sorting"})  # that kernels can call
+
 
 def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
     """Compile a pure Func for a device; a kernel is compiled at its first launch."""
-    p = lower(func, name or func.name, library=False)
+    p = lower(func, name or func.name, library=ROUTINES)
     drop_unused(p)
     planner = Planner(p)
     plan = planner.plan()

@@ -18,36 +18,36 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
-from ...ir.types import BOOL, I64
+from ...ir.dims import Symbol
+from ...ir.types import I64
 from ..apart import Range
 from ..carried import SUM, Fold
-from ..emit import GLOBALS, Emitter, name_of
+from ..emit import GLOBALS, name_of
 from ..invariants import Invariants
 from ..nests import (
     Apply,
+    Bind,
     Buffer,
     Check,
     Fill,
     If,
-    Lit,
-    Load,
     Loop,
     Move,
     Program,
     Reg,
     Rotate,
-    Scalar,
     Set,
-    Statement,
     Store,
     While,
     copied,
 )
 from .homes import Homes
+from .lanes import WideLoad, WideStore
 from .share import is_plain, shared, trips
+from .sharing import Sharing
 from .steps import (
     BLOCKS,
     THREADS,
@@ -57,18 +57,18 @@ from .steps import (
     Merge,
     all_of,
     assigned,
-    meet,
     needs,
-    roots,
     rows_of,
 )
+from .touches import Touch, by_any, by_owners, changed
 
 _NAME = re.compile(r"\b[a-z]\w*")
 _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
     "any_thread atomic_add atomic_load atomic_maximum barrier block blocks convert "
-    "load offset reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or "
-    "reduce_maximum reduce_minimum reduce_multiply reduce_pair store thread threads"
+    "divide load load_2 load_4 load_constant load_constant_2 load_constant_4 offset "
+    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
+    "reduce_minimum reduce_multiply reduce_pair store store_2 store_4 thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
@@ -98,7 +98,7 @@ class Printed:
     params: tuple[tuple[str, str], ...]
 
 
-class Printer(Emitter):
+class Printer(Sharing):
     """Prints the kernel of one launch.
 
     `uses` counts how often the program reads each name.
@@ -112,23 +112,21 @@ class Printer(Emitter):
         uses: Counter[str],
         invariants: Invariants,
     ) -> None:
-        super().__init__(p)
-        self.invariants = invariants
-        self.launch = launch
+        super().__init__(p, invariants, launch)
         self.homes = homes
         self.slots = homes.slots
         self.uses = uses
-        self.alone = False
         self.facts = p.facts
         self.checks = bool(p.failures)
-        self.reads: set[Buffer] = set()  # since the last barrier
-        self.writes: set[Buffer] = set()
+        self.touched: set[Touch] = set()  # since the last barrier
+        self.known_loops: dict[Loop, tuple[list[Loop], list[Fold]] | None] = {}
 
     # The function -----------------------------------------------------------------
 
     def printed(self) -> Printed:
+        entered = list(self.entered())
         body = [*self.work(), *self.left()]
-        lines = [*self.entered(), *body]
+        lines = [*entered, *body]
         if any("team" in line for line in body):
             lines.insert(1, "    team = threads()")
         text = "\n".join(lines)
@@ -188,6 +186,7 @@ class Printer(Emitter):
             size = self.text(b.size)
             yield f"    p_{b.name} = offset(w_{b.name}, block()*({size}))"
         for name in self.loaded():
+            self.touched.add(Touch(self.slots[name], False))
             yield f"    {name} = load(p_{self.slots[name].name}, 0)"
         for f in self.launch.folds:
             yield f"    {f.name} = {self.scalar(f.neutral)}"
@@ -211,6 +210,7 @@ class Printer(Emitter):
     def left(self) -> Iterator[str]:
         """Put variables into their slots."""
         names = self.assigned()
+        yield from self.meet([Touch(self.slots[x], True) for x in names], "    ")
         if names:
             yield "    if me == 0:"
         for name in names:
@@ -222,7 +222,7 @@ class Printer(Emitter):
         launch = self.launch
         if launch.how == THREADS:
             group = "me + team*block()", "team*blocks()"
-            yield from self.shared_loops(launch.loops, "    ", *group)
+            yield from self.shared_loops(launch.loops, "    ", *group, launch.lanes)
             yield from self.partials()
         elif launch.how == BLOCKS:
             (loop,) = launch.loops
@@ -245,6 +245,8 @@ class Printer(Emitter):
     def brought(self, folds: Sequence[Fold], indent: str) -> Iterator[str]:
         """Fold what the threads have into what they all have, in a fixed order."""
         losses = {f.loss_of: f.name for f in folds if f.loss_of}
+        if folds:
+            self.touched.clear()  # to reduce is to meet
         for f in folds:
             if f.loss_of:
                 continue
@@ -256,104 +258,97 @@ class Printer(Emitter):
 
     # Loops ------------------------------------------------------------------------
 
-    def shared_loops(
-        self, loops: Sequence[Loop], indent: str, first: str, step: str
-    ) -> Iterator[str]:
-        """Give the iterations of loops, taken as one, to threads."""
-        last = replace(loops[-1], body=guarded(loops[-1].body))
-        counts = [self.text(trips(x)) for x in loops]
-        q = f"q_{name_of(last.index)}"
-        total = "*".join(f"({c})" for c in counts)
-        alone, self.alone = self.alone, True
-        deeper = indent + "    "
-        if last.block:
-            yield f"{indent}for {q}_b in range({first}, {total}, {step}*{last.block}):"
-            yield from self.lines(last.opening, deeper)
-            stop = f"min({q}_b + {step}*{last.block}, {total})"
-            yield f"{deeper}for {q} in range({q}_b, {stop}, {step}):"
-            yield from self.indices(loops, counts, q, deeper + "    ")
-            yield from self.lines(last.body, deeper + "    ")
-            yield from self.lines(last.closing, deeper)
-        else:
-            yield f"{indent}for {q} in range({first}, {total}, {step}):"
-            yield from self.indices(loops, counts, q, deeper)
-            yield from self.lines(last.body, deeper)
-        self.alone = alone
-
-    def indices(
-        self, loops: Sequence[Loop], counts: Sequence[str], q: str, indent: str
-    ) -> Iterator[str]:
-        """Take the number of an iteration apart."""
-        rest = q
-        for loop, count in zip(reversed(loops), reversed(counts), strict=True):
-            i = name_of(loop.index)
-            number = rest
-            if loop is not loops[0]:
-                yield f"{indent}r_{i} = {rest}//({count})"
-                number, rest = f"{rest} - r_{i}*({count})", f"r_{i}"
-            yield f"{indent}{i} = {self.started(loop, number)}"
-
-    def started(self, loop: Loop, number: str) -> str:
-        """Return the index of an iteration by its number."""
-        start = self.text(loop.start)
-        if loop.step == 1:
-            return number if loop.start == 0 else f"{start} + ({number})"
-        return f"{start} + {loop.step}*({number})"
-
     def together(
         self, loop: Loop, indent: str, first: str = "", step: str = ""
     ) -> Iterator[str]:
         """Let all threads of the block run a loop; `first` and `step` are of blocks."""
-        i, deeper = name_of(loop.index), indent + "    "
         run = Range.of(loop)
-        outer, before = self.facts, (set(self.reads), set(self.writes))
+        outer = self.facts
         self.facts = outer.having(*run.facts) if run else outer
-        self.reads, self.writes = set(), set()
-        if first:
-            count = self.text(trips(loop))
-            yield f"{indent}for q_{i} in range({first}, {count}, {step}):"
-            yield f"{deeper}{i} = {self.started(loop, f'q_{i}')}"
-            yield from self.lines(loop.body, deeper)
-        elif loop.block:
-            start, stop = self.text(loop.start), self.text(loop.stop)
-            yield f"{indent}for {i}_b in range({start}, {stop}, {loop.block}):"
-            yield from self.lines(loop.opening, deeper)
-            yield f"{deeper}for {i} in range({i}_b, min({i}_b + {loop.block}, {stop})):"
-            yield from self.lines(loop.body, deeper + "    ")
-            yield from self.again(deeper + "    ")
-            yield from self.lines(loop.closing, deeper)
-        else:
-            bounds = ", ".join(map(self.text, (loop.start, loop.stop, loop.step)))
-            yield f"{indent}for {i} in range({bounds}):"
+
+        def lines() -> Iterator[str]:
+            if first:
+                yield from self.loop_of_blocks(loop, indent, first, step)
+            else:
+                yield from self.loop_together(loop, indent)
+
+        yield from self.repeating(changed([loop]), lines)
+        self.facts = outer
+
+    def loop_of_blocks(
+        self, loop: Loop, indent: str, first: str, step: str
+    ) -> Iterator[str]:
+        i, deeper = name_of(loop.index), indent + "    "
+        q, count = f"q_{i}", self.text(trips(loop))
+
+        def body(indent: str) -> Iterator[str]:
+            yield f"{indent}{i} = {self.started(loop, q)}"
+            yield from self.lines(loop.body, indent)
+            yield f"{indent}{q} += {step}"
+            own = set(self.launch.own)  # in other memory, iterations are apart
+            self.touched = {t for t in self.touched if t.buffer in own}
+
+        yield f"{indent}{q} = {first}"
+        yield f"{indent}while {q} < {count}:"
+        if not loop.block:
+            yield from body(deeper)
+            return
+        yield from self.lines(loop.opening, deeper)
+        yield f"{deeper}stop_{i} = min({q} + {step}*{loop.block}, {count})"
+        yield f"{deeper}while {q} < stop_{i}:"
+        inner = deeper + "    "
+        yield from self.repeating(changed([loop]), lambda: body(inner))
+        yield from self.lines(loop.closing, deeper)
+
+    def loop_together(self, loop: Loop, indent: str) -> Iterator[str]:
+        i, deeper = name_of(loop.index), indent + "    "
+        start, stop, step = map(self.text, (loop.start, loop.stop, loop.step))
+        if not loop.block:
+            yield f"{indent}for {i} in range({start}, {stop}, {step}):"
             yield from self.lines(loop.body, deeper)
             if not loop.body:
                 yield f"{deeper}pass"
-        yield from self.again(deeper)
-        self.facts = outer
-        self.reads |= before[0]
-        self.writes |= before[1]
+            return
+        yield f"{indent}for {i}_b in range({start}, {stop}, {loop.block}):"
+        yield from self.lines(loop.opening, deeper)
+        yield f"{deeper}for {i} in range({i}_b, min({i}_b + {loop.block}, {stop})):"
+        inner = deeper + "    "
+        body = loop.body
+        yield from self.repeating(changed([loop]), lambda: self.lines(body, inner))
+        yield from self.lines(loop.closing, deeper)
 
-    def again(self, indent: str) -> Iterator[str]:
-        """End an iteration: the next one may touch what this one has."""
-        if self.writes:
-            yield from self.barrier(indent)
+    # Barriers ---------------------------------------------------------------------
+
+    def repeating(
+        self, symbols: Collection[Symbol], lines: Callable[[], Iterator[str]]
+    ) -> list[str]:
+        """Return lines that may run again, with barriers for what they did before.
+
+        They change `symbols` every time.
+        """
+        start = {t.after(symbols) for t in self.touched}
+        while True:
+            self.touched = set(start)
+            out = list(lines())
+            again = {t.after(symbols) for t in self.touched}
+            if again <= start:
+                self.touched = start
+                return out
+            start |= again
 
     def barrier(self, indent: str) -> Iterator[str]:
         yield f"{indent}barrier()"
-        self.reads.clear()
-        self.writes.clear()
+        self.touched.clear()
 
-    def clashes(self, s: Inner) -> bool:
-        """Tell whether a statement touches what was touched since the last barrier."""
-        reads, writes = roots([s], False), roots([s], True)
-        return meet(reads | writes, self.writes) or meet(writes, self.reads)
+    def clashes(self, touches: Collection[Touch]) -> bool:
+        """Tell whether there must be a barrier before some accesses."""
+        return any(a.clashes(b) for a in self.touched for b in touches)
 
-    def meet(self, s: Inner, indent: str) -> Iterator[str]:
-        """Wait before a statement where it must be, and note what it touches."""
-        if self.clashes(s):
+    def meet(self, touches: Collection[Touch], indent: str) -> Iterator[str]:
+        """Wait before accesses where it must be, and note them."""
+        if self.clashes(touches):
             yield from self.barrier(indent)
-        self.reads |= roots([s], False)
-        self.writes |= roots([s], True)
+        self.touched |= set(touches)
 
     # Statements -------------------------------------------------------------------
 
@@ -380,6 +375,8 @@ class Printer(Emitter):
                 yield f"{indent}{self.stored(s, 'atomic_add')}"
             case Store():
                 yield f"{indent}{self.stored(s, 'store')}"
+            case WideLoad() | WideStore():
+                yield from self.several(s, indent)
             case _:
                 yield from self.plain(s, indent)
 
@@ -391,48 +388,50 @@ class Printer(Emitter):
             case While():
                 yield from self.repeated(s, indent)
             case If():
-                yield from self.meet(If(s.condition, [], []), indent)
+                yield from self.meet(by_any(If(s.condition, [], [])), indent)
                 yield from self.branches(s, indent)
             case Check():
-                yield from self.meet(s, indent)
+                yield from self.meet(by_any(s), indent)
                 yield f"{indent}if {self.scalar(s.bad)}:"
                 yield f"{indent}    if me == 0:"
                 yield f"{indent}        {self.fail(s)}"
                 yield f"{indent}    return"
             case Move() | Fill():
-                yield from self.meet(s, indent)
+                yield from self.meet(by_owners(s, []), indent)
                 yield from self.range(s, indent, "me", "team")
             case Store():
-                yield from self.meet(s, indent)
+                yield from self.meet(by_any(s), indent)
                 name = "atomic_add" if s.plus else "store"
                 yield f"{indent}if me == 0:"
                 yield f"{indent}    {self.stored(s, name)}"
             case Merge():
-                yield from self.meet(s, indent)
+                yield from self.meet(by_any(s), indent)
                 yield from self.merged(s, indent)
             case _:
-                yield from self.meet(s, indent)
+                yield from self.meet(by_any(s), indent)
                 yield from self.plain(s, indent)
+                if isinstance(s, Bind):
+                    self.touched = {t.after([s.symbol]) for t in self.touched}
 
     def repeated(self, s: While, indent: str) -> Iterator[str]:
         """Print a `while`, whose condition is the same in all threads."""
-        deeper = indent + "    "
-        if self.clashes(s):
+        if self.clashes(by_any(s)):
             yield from self.barrier(indent)
-        before = set(self.reads), set(self.writes)
-        condition = If(s.condition, [], [])
-        yield f"{indent}while True:"
-        yield from self.lines(s.test, deeper)
-        yield from self.meet(condition, deeper)
-        yield f"{deeper}if not {self.scalar(s.condition)}:"
-        yield f"{deeper}    break"
-        yield from self.lines(s.body, deeper)
-        yield from self.again(deeper)
-        for t in (*s.test, condition):  # the last test stands after the last barrier
-            self.reads |= roots([t], False)
-            self.writes |= roots([t], True)
-        self.reads |= before[0]
-        self.writes |= before[1]
+        deeper = indent + "    "
+        last: set[Touch] = set()  # the last test stands after the last barrier
+
+        def lines() -> Iterator[str]:
+            yield f"{indent}while True:"
+            yield from self.lines(s.test, deeper)
+            yield from self.meet(by_any(If(s.condition, [], [])), deeper)
+            last.clear()
+            last.update(self.touched)
+            yield f"{deeper}if not {self.scalar(s.condition)}:"
+            yield f"{deeper}    break"
+            yield from self.lines(s.body, deeper)
+
+        yield from self.repeating(changed([s]), lines)
+        self.touched |= last
 
     def plain(self, s: Inner, indent: str) -> Iterator[str]:
         match s:
@@ -444,30 +443,31 @@ class Printer(Emitter):
                 yield from super().statement(s, indent)
 
     def branches(self, s: If, indent: str) -> Iterator[str]:
-        start = set(self.reads), set(self.writes)
+        start = set(self.touched)
         yield f"{indent}if {self.scalar(s.condition)}:"
         yield from self.lines(s.then, indent + "    ")
         if not s.then:
             yield f"{indent}    pass"
-        reads, writes = self.reads, self.writes
-        self.reads, self.writes = set(start[0]), set(start[1])
+        then, self.touched = self.touched, start
         if s.orelse:
             yield f"{indent}else:"
             yield from self.lines(s.orelse, indent + "    ")
-        self.reads |= reads
-        self.writes |= writes
+        self.touched |= then
 
     def loop_of_all(self, s: Loop, indent: str) -> Iterator[str]:
-        loop = copied(s)
-        assert isinstance(loop, Loop)
-        found = shared(loop, self.facts, self.uses) if is_plain(loop) else None
+        if s not in self.known_loops:
+            loop = copied(s)
+            assert isinstance(loop, Loop)
+            found = shared(loop, self.facts, self.uses) if is_plain(loop) else None
+            self.known_loops[s] = found
+        found = self.known_loops[s]
         if found is None or (s.ordered and found[1]):
-            if self.clashes(s):  # the first iteration
+            if self.clashes(by_any(s)):  # the first iteration
                 yield from self.barrier(indent)
             yield from self.together(s, indent)
             return
         loops, folds = found
-        yield from self.meet(s, indent)
+        yield from self.meet(by_owners(s, loops), indent)
         for f in folds:
             yield f"{indent}{f.name}_0 = {f.name}"
             yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
@@ -501,7 +501,8 @@ class Printer(Emitter):
             yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
         (first, *_) = s.partial
         q = f"q_{first.name}"
-        yield f"{indent}for {q} in range(me, {self.text(s.count)}, team):"
+        yield f"{indent}{q} = me"
+        yield f"{indent}while {q} < {self.text(s.count)}:"
         values = {
             f.name: f"load(p_{b.name}, {q})"
             for f, b in zip(s.folds, s.partial, strict=True)
@@ -517,6 +518,7 @@ class Printer(Emitter):
             if not f.loss_of:
                 pair = (Reg(f.name, f.dtype), Reg(f"{f.name}_1", f.dtype))
                 yield f"{deeper}{f.name} = {self.scalar(Apply(f.step, pair, f.dtype))}"
+        yield f"{deeper}{q} += team"
         yield from self.brought(s.folds, indent)
         yield from self.joined(s.folds, indent)
 
@@ -531,13 +533,15 @@ class Printer(Emitter):
             b, start = s.target, s.target_offset
             q = f"q_{b.name}"
             source = f"p_{s.source.name}, {self.text(s.source_offset)} + {q}"
-            value = f"load({source})"
+            value = f"{self.reader(s.source)}({source})"
         else:
             b, start = s.buffer, s.offset
             q = f"q_{b.name}"
             value = self.scalar(s.value)
-        yield f"{indent}for {q} in range({first}, {self.text(s.size)}, {step}):"
+        yield f"{indent}{q} = {first}"
+        yield f"{indent}while {q} < {self.text(s.size)}:"
         yield f"{indent}    store(p_{b.name}, {self.text(start)} + {q}, {value})"
+        yield f"{indent}    {q} += {step}"
 
     def stored(self, s: Store, function: str) -> str:
         where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
@@ -546,24 +550,3 @@ class Printer(Emitter):
     def fail(self, s: Check) -> str:
         """Note a failure: of several, the first in the program counts."""
         return f"atomic_maximum(p_status, 0, {len(self.p.failures) + 1 - s.code})"
-
-    def scalar(self, x: Scalar) -> str:
-        if isinstance(x, Load):
-            return f"load(p_{x.buffer.name}, {self.offset(x.offset)})"
-        return super().scalar(x)
-
-
-def guarded(body: Sequence[Statement]) -> list[Statement]:
-    """Return statements of which what follows a check is left out where it fails."""
-    out: list[Statement] = []
-    for k, s in enumerate(body):
-        if isinstance(s, Check):
-            failed: list[Statement] = [Check(Lit(True, BOOL), s.code)]
-            return [*out, If(s.bad, failed, guarded(body[k + 1 :]))]
-        match s:
-            case Loop():
-                s = replace(s, body=guarded(s.body))
-            case If():
-                s = If(s.condition, guarded(s.then), guarded(s.orelse))
-        out.append(s)
-    return out

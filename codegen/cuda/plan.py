@@ -41,7 +41,6 @@ from ..nests import (
     At,
     Bind,
     Buffer,
-    Call,
     Cast,
     Check,
     Fill,
@@ -64,6 +63,7 @@ from ..nests import (
     every,
 )
 from ..parallel import units_of
+from .lanes import lanes_of
 from .share import inner_length, is_plain, shared, trips
 from .steps import (
     BLOCKS,
@@ -188,7 +188,7 @@ class Planner:
 
     def control(self, group: list[Statement], facts: Facts) -> list[Step]:
         """Plan loops and branches, for the host or for a segment; [] for the latter."""
-        must = any(isinstance(s, Allocate | Grow | Call) for s in every(group))
+        must = any(isinstance(s, Allocate | Grow) for s in every(group))
         units = work_of(group)
         if not must and (units is None or (isinstance(units, int) and units < LARGE)):
             return []
@@ -275,9 +275,12 @@ class Planner:
         grid: Dim,
     ) -> list[Step]:
         """Return a launch, and before it the number of its blocks."""
-        blocks = blocks_of(dims.product(map(trips, loops)), how, bool(folds))
+        lanes = lanes_of(loops) if how == THREADS else None
+        each = max(EACH if folds else 1, lanes.count if lanes else 1)
+        blocks = blocks_of(dims.product(map(trips, loops)), how, each)
         name, body = f"kernel{next(self.numbers)}", list(loops[-1].body)
         launch = Launch(name, how, [*body], loops, grid, folds, partial, own)
+        launch.lanes = lanes
         if how == BLOCKS:
             launch.length = inner_length(loops[-1]) or 1
         return [Bind(symbol, at(blocks)), launch]
@@ -289,17 +292,17 @@ class Planner:
         return self.made[-1]
 
 
-def blocks_of(count: Dim, how: str, folds: bool) -> Dim:
+def blocks_of(count: Dim, how: str, each: int) -> Dim:
     """Return how many blocks share iterations, at most MOST: sizes decide, no more."""
     if how == BLOCKS:
         return dims.minimum(count, MOST)
-    each = THREADS_PER_BLOCK * (EACH if folds else 1)
+    each *= THREADS_PER_BLOCK
     return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), MOST)
 
 
 def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
     """Tell whether steps must come after statements that stand before them."""
-    if any(isinstance(s, Check | Call) for s in all_of(pending)):
+    if any(isinstance(s, Check) for s in all_of(pending)):
         return bool(pending)
     made = {name for s in all_of(pending) for name, _ in assigned(s)}
     known = made | {name for s in all_of(pending) for name in reads(s)}
@@ -351,8 +354,6 @@ def host_names(p: Program) -> set[str]:
                 values.setdefault(name_of(s.symbol), []).append(s.value)
             case Loop():
                 free.add(name_of(s.index))
-            case Call() if s.result:
-                plus.add(s.result)
     found = set(values) - plus
     while True:
         lost = {

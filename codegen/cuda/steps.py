@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ...ir import dims
-from ...ir.dims import Dim
-from ...ir.types import DType
+from ...ir.dims import Dim, Expr
+from ...ir.types import I64, DType
 from ..carried import Fold
 from ..emit import name_of
 from ..nests import (
@@ -21,6 +21,7 @@ from ..nests import (
     At,
     Bind,
     Buffer,
+    Call,
     Fill,
     Grow,
     If,
@@ -50,6 +51,17 @@ class Merge:
     count: Dim
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How many iterations a thread does at once.
+
+    `starts` are offsets that must be multiples of it: Note [aligned starts].
+    """
+
+    count: int
+    starts: tuple[Dim, ...]
+
+
 @dataclass(eq=False, slots=True)
 class Launch:
     """A kernel and how many threads run it.
@@ -71,6 +83,7 @@ class Launch:
     partial: list[Buffer] = field(default_factory=list)
     own: Collection[Buffer] = ()
     length: Dim = 1 << 10  # of the loops that the threads of a block share
+    lanes: Lanes | None = None  # what a thread of `THREADS` does at once
 
 
 @dataclass(eq=False, slots=True)
@@ -118,6 +131,12 @@ def dims_of(s: Inner) -> Iterator[Dim]:
             yield from (s.target_offset, s.source_offset, s.size)
         case Allocate():
             yield s.buffer.size
+        case Call():
+            for a in s.args:
+                if isinstance(a, int | Expr) and not isinstance(a, bool):
+                    yield a
+                elif isinstance(a, tuple):
+                    yield a[1]
         case Grow() | Merge():
             yield s.size if isinstance(s, Grow) else s.count
         case Launch():
@@ -158,6 +177,8 @@ def assigned(s: Inner) -> Iterator[tuple[str, DType]]:
             yield name_of(s.symbol), s.value.dtype
         case Merge():
             yield from ((f.name, f.dtype) for f in s.folds)
+        case Call() if s.result:
+            yield s.result, I64
 
 
 def exposed(body: Sequence[Inner], known: set[str]) -> tuple[set[str], set[str]]:
@@ -202,6 +223,9 @@ def touched(s: Inner) -> Iterator[tuple[Buffer, bool]]:
                 yield t.source, False
             case Merge():
                 yield from ((b, False) for b in t.partial)
+            case Call():  # one that returns something only reads
+                buffers = (a[0] for a in t.args if isinstance(a, tuple))
+                yield from ((b, not t.result) for b in buffers)
 
 
 def needs(s: Launch) -> tuple[set[str], set[str]]:

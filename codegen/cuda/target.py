@@ -12,12 +12,15 @@ same source is always the same PTX.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ from ...runtime.devices import Code, packages
 from ...runtime.devices.interface import ARCHITECTURE
 
 PTX, CUBIN = ".ptx", ".cubin"
+_lock = threading.Lock()
 ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(")
 STATIC = re.compile(
     r"^[ \t]*(?:\.visible |\.weak |\.common )?\.shared (?:\.align (\d+) )?"
@@ -127,17 +131,36 @@ def _compile(
     exec(compile(source, filename, "exec"), module)
     types = _types(kinds, dtypes)
     try:
-        ptx, _ = cuda.compile(
-            module[name],
-            types,
-            device=False,
-            abi="numba",
-            cc=architecture,
-            fastmath=fastmath,
-        )
+        with _functions_for(architecture):
+            ptx, _ = cuda.compile(
+                module[name],
+                types,
+                device=False,
+                abi="numba",
+                cc=architecture,
+                fastmath=fastmath,
+            )
     except Exception as error:
         raise _explained(error) from error
     return _renamed(ptx, name).encode()
+
+
+@contextlib.contextmanager
+def _functions_for(architecture: tuple[int, int]) -> Iterator[None]:
+    """Compile what kernels call for an architecture, without asking a driver.
+
+    Numba-cuda compiles a kernel for the one that it is given, but a function of Python
+    that it calls for the device of the process, which there need not be.
+    """
+    dispatcher: Any = importlib.import_module("numba.cuda.dispatcher")
+    with _lock:
+        before = dispatcher.get_current_device
+        device = SimpleNamespace(compute_capability=architecture)
+        dispatcher.get_current_device = lambda: device
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device = before
 
 
 def _types(kinds: Sequence[str], dtypes: Sequence[npt.DTypeLike]) -> tuple[Any, ...]:

@@ -6,13 +6,14 @@ free, bytes that nobody has written), counts, and notes what it touched for `rac
 Addresses that follow each other, the usual case, become slices.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 
 from . import arithmetic
-from .lanes import Frame
+from .lanes import LANES, Frame
 from .ptx import Instruction, PtxError
 from .space import Allocation
 
@@ -20,15 +21,12 @@ array = np.ndarray
 SHARED, LOCAL = int(arithmetic.SHARED), int(arithmetic.LOCAL)
 READ, WRITE, ATOMIC = 0, 1, 2
 WRITTEN = {1: 1, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
-STEPS: dict[int, Any] = {}
 
 
-def steps(count: int, size: int) -> Any:
-    """Return 0, size, 2 size, ..."""
-    found = STEPS.get(size)
-    if found is None or len(found) < count:
-        found = STEPS[size] = np.arange(max(count, 8192), dtype=np.int64) * size
-    return found[:count]
+@functools.cache
+def steps(width: int) -> Any:
+    """Return 0, width, 2 width, ... for as many lanes as a group has."""
+    return np.arange(LANES, dtype=np.int64) * width
 
 
 class SeveralError(Exception):
@@ -60,7 +58,7 @@ class Place:
             return self.offsets
         if self.uniform:
             return np.full(count, self.start)
-        return self.start + steps(count, width)
+        return self.start + steps(width)[:count]
 
 
 class Access:
@@ -134,7 +132,7 @@ class Access:
         return Place(found, -1, -1, offsets)
 
     def in_row(self, address: Any, width: int) -> bool:
-        return bool((address - address[0] == steps(len(address), width)).all())
+        return bool((address - address[0] == steps(width)[: len(address)]).all())
 
     def holding(self, frame: Frame, address: Any, low: int, high: int) -> Allocation:
         """Return the allocation from the lowest to the highest address."""
@@ -310,7 +308,8 @@ class Access:
             flags, index = found.known[self.size], place.offsets >> self.shift
             for k in range(self.count):
                 flags[index + k] = self.written
-        frame.group.touched.add(found)
+        if found.base:  # neither shared nor local memory
+            frame.group.touched.add(found)
 
     def parts(self, frame: Frame, address: Any) -> list[tuple[Any, Frame]]:
         """Cut a frame by the allocations that its addresses lie in."""
@@ -384,7 +383,8 @@ class Access:
             )
             return old
         if how == "add" and (where == where[0]).all():
-            sums = np.add.accumulate(np.concatenate([view[where[:1]], value]))
+            terms = np.concatenate([view[where[:1]], value])
+            sums = np.add.accumulate(terms, dtype=self.dtype)
             view[where[0]] = sums[-1]
             return sums[:-1]
         apply, old = OPERATIONS[how], np.empty(frame.size, self.dtype)

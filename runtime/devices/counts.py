@@ -67,7 +67,7 @@ class Traffic:
         if place.uniform:
             self.sectors += frame.warps
             self.least += frame.warps
-        elif place.offsets is None and frame.whole and not frame.group.ragged:
+        elif place.offsets is None and frame.in_row:
             self.add_row(place.start, frame.size, access.width)
         else:
             self.add_scattered(frame, place, access.width)
@@ -87,7 +87,7 @@ class Traffic:
         """Count the different sectors, and the different elements, of every warp."""
         offsets = place.every(frame.size, width)
         warp = frame.group.warp[frame.lanes]
-        if frame.whole and frame.size % WARP == 0 and not frame.group.ragged:
+        if frame.in_row and frame.size % WARP == 0:
             offsets = np.sort(offsets.reshape(-1, WARP), axis=1).reshape(-1)
         else:
             order = np.lexsort((offsets, warp))

@@ -45,7 +45,8 @@ class Block:
     """Instructions that the same threads execute, and how they go on.
 
     `end` is "jump", "branch" on `condition` (to the first of `targets` where it holds),
-    "switch" on an index, "barrier", "exit" or "trap"; `last` is the instruction.
+    "switch" on an index, "barrier", "exit" or "trap"; `last` is the instruction. `size`
+    counts the instructions, branches included.
     """
 
     code: list[Instruction] = field(default_factory=list)
@@ -53,6 +54,7 @@ class Block:
     targets: tuple[int, ...] = ()
     condition: Register | None = None
     last: Instruction | None = None
+    size: int = 0
     live: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
 
@@ -305,7 +307,7 @@ class Scope:
                 raise PtxError("a part of a parameter that nobody wrote", at=item)
             pair = (Register(slot), self.operand(value, item))
             yield Instruction(
-                ("mov", f"b{kind[1:]}"),
+                ("cvt", kind, kind),  # a narrow one is extended as its type says
                 pair if store else pair[::-1],
                 item.line,
                 item.text,
@@ -341,6 +343,7 @@ def cut(
         if blocks[-1].last is not None:
             begin()
         block, name = blocks[-1], item.opcode[0]
+        block.size += item.line > 0
         if name in ("bar", "barrier") and "warp" not in item.opcode:
             finish(block, item, "barrier")
             begin()
@@ -405,6 +408,7 @@ def merge(blocks: list[Block]) -> list[Block]:
             other = blocks[target]
             seen.discard(target)
             block.code += other.code
+            block.size += other.size
             block.end, block.targets = other.end, other.targets
             block.condition, block.last = other.condition, other.last
     order = sorted(seen)

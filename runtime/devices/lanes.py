@@ -19,9 +19,11 @@ from .ptx import Instruction, PtxError
 if TYPE_CHECKING:
     from .machine import Group
 
-__all__ = ["EXIT", "Frame", "Partial", "meet", "positions"]
+__all__ = ["EXIT", "LANES", "Frame", "Partial", "meet", "positions"]
 
 array = np.ndarray
+LANES = 8192  # at most, of a group of blocks
+WARP = 32
 EXIT, PARTED, WAITING = -1, -2, -3  # instead of the next block
 
 
@@ -43,7 +45,16 @@ class Partial:
 class Frame:
     """Threads at one place: `lanes` are their numbers in the group, in order."""
 
-    __slots__ = ("_warps", "dirty", "group", "lanes", "root", "size", "values")
+    __slots__ = (
+        "_together",
+        "_warps",
+        "dirty",
+        "group",
+        "lanes",
+        "root",
+        "size",
+        "values",
+    )
 
     def __init__(
         self, group: "Group", lanes: Any, values: list[Any], root: "Frame | None"
@@ -53,6 +64,7 @@ class Frame:
         self.size = len(lanes)
         self.dirty = 0
         self._warps = 0
+        self._together: bool | None = None
 
     @property
     def whole(self) -> bool:
@@ -65,6 +77,21 @@ class Frame:
         if not self._warps:
             self._warps = len(np.unique(self.group.warp[self.lanes]))
         return self._warps
+
+    @property
+    def together(self) -> bool:
+        """Whether the threads follow each other."""
+        if self._together is None:
+            last = int(self.lanes[-1])
+            self._together = last - int(self.lanes[0]) == self.size - 1
+        return self._together
+
+    @property
+    def in_row(self) -> bool:
+        """Whether the threads follow each other from the first one of a warp on."""
+        if self.group.ragged or not self.together:
+            return False
+        return int(self.lanes[0]) % WARP == 0
 
     def shared(self) -> Any:
         """Return where the shared memory of every lane's block begins."""
@@ -173,7 +200,7 @@ def meet(frames: list[Frame], live: int) -> Frame:
     lanes = np.concatenate([f.lanes for f in frames])
     order = None
     if (lanes[1:] < lanes[:-1]).any():
-        order = np.argsort(lanes)
+        order = np.argsort(lanes, kind="stable")  # fast for sorted runs
         lanes = lanes[order]
     dirty = 0
     for frame in frames:

@@ -8,6 +8,7 @@ deterministic, and one of those that a GPU may choose.
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from . import arithmetic, warps
 from .counts import Counts, Traffic
 from .emitter import plain
 from .flow import flow
-from .lanes import EXIT, Frame, meet
+from .geometry import Geometry, geometry
+from .lanes import EXIT, LANES, Frame, meet
 from .ptx import Instruction, Module, PtxError, parse
 from .races import Races
 from .space import Allocation, Space
@@ -25,8 +27,6 @@ from .translate import Program, translate
 
 __all__ = ["Counts", "Module", "PtxError", "Space", "launch", "parse"]
 
-LANES = 8192  # threads of a group of blocks, if there is more than one block
-WARP = 32
 LIMIT = 1024  # threads of a block
 
 Extent = int | tuple[int, ...]
@@ -53,21 +53,25 @@ def launch(
     """
     program = prepared(module, entry)
     blocks, threads = extent(grid), extent(block)
-    size = int(np.prod(threads))
+    size = math.prod(threads)
     if not 0 < size <= LIMIT:
         raise PtxError(f"a block of {size} threads, which has to have 1 to {LIMIT}")
     values = parameters(program, args) | addresses(program, module, space)
     traffic = Traffic(sectors)
     found = Races(size, program.accesses) if races else None
-    count, step = int(np.prod(blocks)), max(1, LANES // size)
+    count, step = math.prod(blocks), max(1, LANES // size)
     total = 0
     touched: set[Allocation] = set()
     try:
         with np.errstate(all="ignore"):
             for start in range(0, count, step):
                 group = Group(program, space, traffic, found, touched, values, shared)
-                group.place(blocks, threads, start, min(step, count - start))
-                total += group.run()
+                held = min(step, count - start)
+                group.place(geometry(blocks, threads, start, held))
+                try:
+                    total += group.run()
+                finally:
+                    group.close()
             if found is not None:
                 found.finish()
     finally:
@@ -161,71 +165,29 @@ class Group:
         self.exited: Any = None
         self.epoch: Any = 0
         self.meeting: Any = 0
-        self._rows: warps.Rows | None = None
 
-    def place(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        start: int,
-        count: int,
-    ) -> None:
+    def place(self, geometry: "Geometry") -> None:
         """Give every thread its number, its place in its block, and memory."""
-        self.threads = threads = int(np.prod(block))
-        self.shape, self.count = block, count
-        self.first, self.first_block = start * threads, start
-        size = count * threads
-        every = np.arange(size)
-        self.block, thread = every // threads, every % threads
-        self.lane = thread % WARP
-        per_block = -(-threads // WARP)
-        self.warp = self.block * per_block + thread // WARP
-        self.ragged = bool(threads % WARP) and count > 1
-        masks = np.zeros(count * per_block, np.uint32)
-        np.bitwise_or.at(masks, self.warp, warps.BITS[self.lane])
-        self.warp_masks = masks
+        self.geometry = geometry
+        self.threads, self.ragged = geometry.threads, geometry.ragged
+        self.first_block = geometry.start
+        self.first = geometry.start * geometry.threads
+        self.block, self.lane, self.warp = geometry.block, geometry.lane, geometry.warp
+        self.warp_masks, count = geometry.warp_masks, geometry.count
         stride = self.shared_size + -self.shared_size % 256
         self.shared = Allocation("shared memory", 0, stride * count)
         self.shared_start: Any = self.block * stride if count > 1 else np.int64(0)
+        size = count * geometry.threads
         self.local = Allocation("local memory", 0, self.local_size * size)
-        self.root = Frame(self, every, [None] * len(self.program.names), None)
-        specials = self.specials(grid, block, thread)
-        for name in self.program.flow.inputs:
+        self.root = Frame(self, geometry.every, [None] * len(self.program.names), None)
+        flow = self.program.flow
+        self.inputs["%dynamic_smem_size"] = np.int32(self.shared_size - flow.shared)
+        self.inputs["%total_smem_size"] = np.int32(self.shared_size)
+        for name in flow.inputs:
             value = self.inputs.get(name)
             if value is None:
-                if name not in specials:
-                    raise PtxError(f"unknown special register {name}")
-                value = specials[name]
-            if value.__class__ is np.ndarray and size == 1:
-                value = value[0]
+                value = geometry.special(name)
             self.root.values[self.program.slots[name]] = value
-
-    def specials(
-        self, grid: tuple[int, int, int], block: tuple[int, int, int], thread: Any
-    ) -> dict[str, Any]:
-        """Return the values of the special registers."""
-        number: Any = self.block + self.first_block
-        if self.count == 1:
-            number = np.int64(self.first_block)
-        found: dict[str, Any] = {"%laneid": self.lane, "%warpid": thread // WARP}
-        found["%nwarpid"] = np.int64(-(-self.threads // WARP))
-        for axis, name in enumerate("xyz"):
-            inner = int(np.prod(block[:axis]))
-            outer = int(np.prod(grid[:axis]))
-            found[f"%tid.{name}"] = thread // inner % block[axis]
-            found[f"%ctaid.{name}"] = number // outer % grid[axis]
-            found[f"%ntid.{name}"] = np.int64(block[axis])
-            found[f"%nctaid.{name}"] = np.int64(grid[axis])
-            if block[axis] == 1:
-                found[f"%tid.{name}"] = np.int64(0)
-        one = np.uint32(1) << self.lane.astype(np.uint32)
-        masks = {"eq": one, "lt": one - 1, "le": one | (one - 1)}
-        masks |= {"gt": ~masks["le"], "ge": ~masks["lt"]}
-        found |= {f"%lanemask_{how}": mask for how, mask in masks.items()}
-        return {
-            name: value.astype(np.uint32).view(np.int32)
-            for name, value in found.items()
-        }
 
     # What frames ask for.
 
@@ -238,22 +200,13 @@ class Group:
         """Return the warps of a frame."""
         if not frame.whole:
             return warps.Rows(frame)
-        if self._rows is None:
-            self._rows = warps.Rows(frame)
-        return self._rows
+        if self.geometry.rows is None:
+            self.geometry.rows = warps.Rows(frame)
+        return self.geometry.rows
 
-    def times(self, lane: int) -> tuple[int, int]:
-        """Return how many barriers and meetings of its warp a thread has passed."""
+    def times(self, lanes: Any) -> tuple[Any, Any]:
+        """Return how many barriers and meetings of their warp threads have passed."""
         epoch, meeting = self.epoch, self.meeting
-        if epoch.__class__ is np.ndarray:
-            epoch = int(epoch[self.block[lane]])
-        if meeting.__class__ is np.ndarray:
-            meeting = int(meeting[self.warp[lane]])
-        return epoch, meeting
-
-    def times_of(self, lanes: Any, times: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return the same of many threads, for counts that were kept."""
-        epoch, meeting = times
         if epoch.__class__ is np.ndarray:
             epoch = epoch[self.block[lanes]]
         if meeting.__class__ is np.ndarray:
@@ -303,6 +256,12 @@ class Group:
         if self.races is not None:
             self.races.finish(self.shared)
         return done
+
+    def close(self) -> None:
+        """Free what the group holds; it and its root frame refer to each other."""
+        self.root.values.clear()
+        self.shared.free()
+        self.local.free()
 
     def next(self) -> tuple[Frame, int]:
         """Return all threads that are at the lowest block, as one frame."""

@@ -30,15 +30,26 @@ LIMIT = 1 << 22  # accesses that are kept before they are condensed
 
 
 class Log:
-    """The accesses of one allocation."""
+    """The accesses of one allocation.
 
-    __slots__ = ("entries", "kinds", "ones", "size")
+    `rows` are those of threads that follow each other to places that do so too: access,
+    offset, step, first thread, number of threads, barriers and meetings of the warp.
+    `entries` are tables of all others, with the columns that `Races.table` describes.
+    """
+
+    __slots__ = ("entries", "grain", "kinds", "rows", "size")
 
     def __init__(self) -> None:
+        self.rows: dict[tuple[int, ...], None] = {}
         self.entries: list[Any] = []
-        self.ones: list[Any] = []
         self.kinds: set[int] = set()
+        self.grain = 8  # the size of the smallest element
         self.size = 0
+
+    @property
+    def single(self) -> bool:
+        """Whether there is only one access, by threads in a row."""
+        return not self.entries and len(self.rows) == 1 and next(iter(self.rows))[2] > 0
 
 
 class Races:
@@ -54,23 +65,22 @@ class Races:
         if log is None:
             log = self.logs[place.allocation] = Log()
         log.kinds.add(access.kind)
-        if frame.size == 1:
-            thread = int(frame.lanes[0])
-            at = (
-                access.number,
-                place.first,
-                group.first + thread,
-                *group.times(thread),
-            )
-            log.ones.append(at)
-            log.size += 1
+        if access.size < log.grain:
+            log.grain = access.size
+        row = place.offsets is None and frame.together
+        if row and group.epoch.__class__ is int and group.meeting.__class__ is int:
+            step = 0 if place.uniform and frame.size > 1 else access.width
+            first = group.first + int(frame.lanes[0])
+            where = (access.number, place.start, step, first, frame.size)
+            log.rows[(*where, group.epoch, group.meeting)] = None
         else:
-            where = place.offsets if place.offsets is not None else place.start
-            times = (group.epoch, group.meeting)
-            log.entries.append(
-                (access, where, place.uniform, frame.lanes, group, times)
-            )
-            log.size += frame.size
+            made = np.empty((5, frame.size), np.int64)
+            made[0] = access.number
+            made[1] = place.every(frame.size, access.width)
+            made[2] = frame.lanes + group.first
+            made[3], made[4] = group.times(frame.lanes)
+            log.entries.append(made)
+        log.size += frame.size
         if log.size > LIMIT:
             self.check(place.allocation, log)
             self.condense(log)
@@ -88,19 +98,16 @@ class Races:
 
     def table(self, log: Log) -> Any:
         """Return rows of access, offset, thread, barriers and meetings of the warp."""
-        columns = [np.array(log.ones, np.int64).reshape(-1, 5).T]
-        for access, where, uniform, lanes, group, times in log.entries:
-            if access is None:
-                columns.append(where)
-                continue
-            made = np.empty((5, len(lanes)), np.int64)
-            made[0] = access.number
-            step = 0 if uniform else access.width
-            if where.__class__ is not np.ndarray:
-                where = where + step * np.arange(len(lanes))
-            made[1], made[2] = where, lanes + group.first
-            made[3], made[4] = group.times_of(lanes, times)
-            columns.append(made)
+        columns = log.entries
+        if log.rows:
+            rows = np.array(list(log.rows), np.int64).T
+            count = rows[4]
+            number, start, step, first, _, epoch, meeting = np.repeat(
+                rows, count, axis=1
+            )
+            inner = np.arange(len(number)) - np.repeat(np.cumsum(count) - count, count)
+            made = [number, start + step * inner, first + inner, epoch, meeting]
+            columns = [np.stack(made), *columns]
         return np.concatenate(columns, axis=1)
 
     def condense(self, log: Log) -> None:
@@ -109,20 +116,17 @@ class Races:
         table = table[:, np.lexsort((table[0], table[2], table[1]))]
         keep = np.ones(table.shape[1], bool)
         keep[:-1] = (table[:3, 1:] != table[:3, :-1]).any(axis=0)
-        log.entries, log.ones = [(None, table[:, keep], False, None, None, None)], []
-        log.size = 0
+        log.entries, log.rows, log.size = [table[:, keep]], {}, 0
 
     def check(self, allocation: Allocation, log: Log) -> None:
         """Raise an error if two accesses are a race. Note [races]"""
-        if log.kinds == {READ} or log.kinds == {ATOMIC}:
+        if log.kinds == {READ} or log.kinds == {ATOMIC} or log.single:
             return
         table = self.table(log)
-        sizes = np.array([a.size for a in self.accesses])
-        counts = np.array([a.count for a in self.accesses])
-        kinds = np.array([a.kind for a in self.accesses])
-        number = table[0]
-        grain = int(sizes[np.unique(number)].min())
-        pieces = (sizes * counts // grain)[number]
+        widths = np.array([access.width for access in self.accesses])
+        kinds = np.array([access.kind for access in self.accesses])
+        number, grain = table[0], log.grain
+        pieces = (widths // grain)[number]
         if pieces.max() > 1:
             spread = np.repeat(np.arange(len(number)), pieces)
             inner = np.arange(len(spread)) - np.repeat(

@@ -41,6 +41,12 @@ def fma32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
         r = (s * ABOVE).astype(float32)
         if (r == (s * BELOW).astype(float32)).all():
             return r
+    else:
+        x = float(s)
+        near = float32(x)
+        e = x + (x - float(near))
+        if e == x or float(float32(e)) != e:
+            return near
     r = s.astype(float32)
     d = s - r
     e = s + d
@@ -86,7 +92,10 @@ def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
             return float64(fma_one(float(a), float(b), float(c)))
         a, b, p = (np.full(c.shape, x) for x in (a, b, p))
     size = abs(p)
-    if not (1e-270 < size.min() and size.max() < 1e290 and abs(c).max() < 1e300):
+    if not (size.max() < 1e290 and abs(c).max() < 1e300):
+        return fma64_parts(a, b, c)[0]
+    zeros = size.min() < 1e-270
+    if zeros and ((size < 1e-270) & (size != 0)).any():
         return fma64_parts(a, b, c)[0]
     low = product_error(a, b, p)
     t = c + low
@@ -94,7 +103,7 @@ def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     z = sum_error(c, low, t) + sum_error(p, t, h)
     r = h + z * ABOVE
     if (r == h + z * BELOW).all():
-        return r
+        return np.where(r == 0, p + c, r) if zeros else r
     return fma64_parts(a, b, c)[0]
 
 
@@ -102,8 +111,10 @@ def fma_one(a: float, b: float, c: float) -> float:
     """Return a * b + c of numbers; the same, in Python."""
     p = a * b
     if not (1e-270 < abs(p) < 1e290 and abs(c) < 1e300):
-        if p == 0 or p - p != 0 or c - c != 0:
+        if a == 0 or b == 0 or a - a != 0 or b - b != 0:
             return p + c
+        if c - c != 0:
+            return c
         return float(exact_fma(a, b, c)[0])
     if abs(a) > 1e280 or abs(b) > 1e280:
         return float(exact_fma(a, b, c)[0])
@@ -150,8 +161,9 @@ def hard_lanes(
     a: Lanes, b: Lanes, c: Lanes, r: Lanes, error: Lanes, easy: Lanes
 ) -> tuple[Lanes, Lanes]:
     """Replace the lanes whose numbers are too large or small for the splitting."""
-    plain = a * b + c
-    zero = (a == 0) | (b == 0) | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
+    finite = np.isfinite(a) & np.isfinite(b)
+    plain = np.where(finite & ~np.isfinite(c), c, a * b + c)
+    zero = (a == 0) | (b == 0) | ~finite | ~np.isfinite(c)
     r = np.where(easy, r, plain)
     error = np.where(easy, error, 0.0)
     left = ~(easy | zero)
@@ -229,14 +241,24 @@ def multiply_rounded(a: Lanes, b: Lanes, mode: str) -> Lanes:
 
 def fma_rounded(a: Lanes, b: Lanes, c: Lanes, mode: str) -> Lanes:
     """Return a * b + c in a directed rounding."""
+    if all(x.__class__ is float32 for x in (a, b, c)):
+        x, y = float(a) * float(b), float(c)
+        total = x + y
+        if total and total - total == 0:
+            return narrow(float64(total), sum_error(x, y, total), mode)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-    if a.dtype == float64 or b.dtype == float64 or c.dtype == float64:
-        r, error = fma64_parts(a, b, c)
-        return directed(r, overflow_error(r, finite, error), mode)
-    p, wide = a.astype(float64) * b.astype(float64), c.astype(float64)
-    s = p + wide
-    r = narrow(s, sum_error(p, wide, s), mode)
-    return r if mode != "rm" else select((s == 0) & (p != wide), -abs(r), r)
+    if float64 in (a.dtype, b.dtype, c.dtype):
+        p, (s, error) = a * b, fma64_parts(a, b, c)
+        exact = error == 0
+        r = directed(s, overflow_error(s, finite, error), mode)
+    else:
+        p, wide = a.astype(float64) * b.astype(float64), c.astype(float64)
+        s, exact = p + wide, True
+        r = narrow(s, sum_error(p, wide, s), mode)
+    if mode != "rm":
+        return r
+    zero = (s == 0) & exact & (np.signbit(p) | np.signbit(c))
+    return select(zero, -abs(r), r)
 
 
 def narrow(s: Lanes, error: Lanes, mode: str) -> Lanes:
@@ -253,11 +275,16 @@ def narrow(s: Lanes, error: Lanes, mode: str) -> Lanes:
     return directed(r, overflow_error(r, np.isfinite(s), rest), mode)
 
 
+SMALL, LARGE = float64(2.0**-600), float64(2.0**300)
+
+
 def divide_rounded(a: Lanes, b: Lanes, mode: str) -> Lanes:
     """Return a / b in a directed rounding."""
     q = a / b
     finite = np.isfinite(a) & np.isfinite(b) & (b != 0)
-    rest = fma64(-q.astype(float64), b.astype(float64), a.astype(float64))
+    x, y = a.astype(float64), q.astype(float64)
+    scale = select(abs(x) < SMALL, LARGE, float64(1))  # or the rest would be lost
+    rest = fma64(-y * scale, b.astype(float64), x * scale)
     sign = rest * np.sign(b).astype(float64)
     return directed(q, overflow_error(q, finite, sign), mode)
 
@@ -265,8 +292,9 @@ def divide_rounded(a: Lanes, b: Lanes, mode: str) -> Lanes:
 def root_rounded(a: Lanes, mode: str) -> Lanes:
     """Return the square root in a directed rounding."""
     r = np.sqrt(a)
-    wide = r.astype(float64)
-    rest = fma64(-wide, wide, a.astype(float64))
+    x, y = a.astype(float64), r.astype(float64)
+    scale = select(x < SMALL, LARGE, float64(1))
+    rest = fma64(-y * scale, y * scale, x * scale * scale)
     return directed(r, overflow_error(r, np.isfinite(a), rest), mode)
 
 

@@ -123,7 +123,7 @@ def translate(flow: Flow, helpers: dict[str, Any]) -> Program:
     return Program(
         flow=flow,
         code=[values[f"b{number}"] for number in range(len(flow.blocks))],
-        sizes=[len(block.code) + 1 for block in flow.blocks],
+        sizes=[block.size for block in flow.blocks],
         live=[sum(1 << slots[r] for r in block.live) for block in flow.blocks],
         slots=slots,
         names=names,

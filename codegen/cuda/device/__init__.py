@@ -3,10 +3,17 @@
 Importing this package imports numba-cuda.
 """
 
-from . import grid, memory, reductions, scalars
+from . import grid, memory, reductions, scalars, sorting
 from .grid import *  # noqa: F403
 from .memory import *  # noqa: F403
 from .reductions import *  # noqa: F403
 from .scalars import *  # noqa: F403
+from .sorting import *  # noqa: F403
 
-__all__ = [*memory.__all__, *reductions.__all__, *scalars.__all__, *grid.__all__]
+__all__ = [
+    *grid.__all__,
+    *memory.__all__,
+    *reductions.__all__,
+    *scalars.__all__,
+    *sorting.__all__,
+]

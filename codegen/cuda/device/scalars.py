@@ -15,6 +15,7 @@ from ....runtime import instructions, scalar, vecmath
 from ....runtime.intrinsics import Builder, Value, define, elementary
 
 types: Any = numba.types
+cgutils: Any = numba.core.cgutils
 BINARY = (*vecmath.BINARY, "copysign")
 
 
@@ -71,21 +72,29 @@ def convert(typingctx: Any, value: Any, dtype: Any) -> tuple[Any, Any]:
     return new(old, dtype), code
 
 
-def _short(instruction: str) -> Any:
-    @intrinsic
-    def function(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            short = [b.trunc(a, ir.IntType(32)) for a in args]
-            return b.zext(getattr(b, instruction)(*short), ir.IntType(64))
+@intrinsic
+def divide(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return ``x // y`` of numbers that are not negative, any number where y is 0.
 
-        return types.int64(types.int64, types.int64), code
+    Short numbers, which most are, are divided as such: 64 bits take several times as
+    long.
+    """
 
-    return function
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        x, y = args
+        y = b.select(b.icmp_unsigned("==", y, y.type(0)), y.type(1), y)
+        short = b.icmp_unsigned("<", b.or_(x, y), y.type(2**32))
+        result = cgutils.alloca_once(b, y.type)
+        with b.if_else(short) as (then, otherwise):
+            with then:
+                pair = (b.trunc(v, ir.IntType(32)) for v in (x, y))
+                b.store(b.zext(b.udiv(*pair), y.type), result)
+            with otherwise:
+                b.store(b.udiv(x, y), result)
+        return b.load(result)
 
+    return types.int64(types.int64, types.int64), code
 
-# Of int64 values from 0 to 2**32 - 1: 64 bits take a device several times as long.
-divide_32 = _short("udiv")
-modulo_32 = _short("urem")
 
 globals().update({name: _function(name) for name in scalar.__all__})
-__all__ = [*scalar.__all__, "convert", "divide_32", "modulo_32"]
+__all__ = [*scalar.__all__, "convert", "divide"]
