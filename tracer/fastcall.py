@@ -80,7 +80,7 @@ class _Writer:
             self.unless(
                 f"type({name}) is not {self.keep(cls)} or {name}.shape != "
                 f"{self.keep(x.shape)} or {name}.dtype is not {self.keep(x.dtype)} or "
-                f"{name}.place is not {self.keep(x.place)} or not {name}.whole"
+                f"{name}.place is not {self.keep(x.place)} or not {name}.ready"
                 + (f" or not {name}.writable" if written else "")
             )
         elif cls in (int, bool, str, type(None)):

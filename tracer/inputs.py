@@ -16,8 +16,8 @@ from ..ir.op import OPS
 from ..ir.ops.create import constant_attrs
 from ..ir.types import DType, Type, type_of_array
 from ..runtime.devices import ARRAYS, DeviceArray
+from .devices import host_of, outline_of
 from .location import user_location
-from .placement import host_of, outline_of
 from .tensor import Tensor
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ..ir.dims import Dim, Expr
 from ..ir.func import Node, Operand, Value
 from ..ir.op import OPS, Fold, Kind, Op
 from ..ir.types import I64
-from .placement import host_of
+from .devices import host_of
 from .symbols import SymInt
 from .tensor import Tensor
 from .traceint import TraceInt

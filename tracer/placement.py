@@ -22,24 +22,6 @@ from .state import State
 HOST = "the processor"
 
 
-def host_of(x: Any) -> Any:
-    """Return a copy on the host of what is on a device, anything else as it is."""
-    return x.numpy() if isinstance(x, DeviceArray) else x
-
-
-def outline_of(x: Any) -> Any:
-    """Return an array of the host with the strides of `x`; not its values."""
-    return device_arrays.outline(x) if isinstance(x, DeviceArray) else x
-
-
-def share_memory(x: Any, y: Any) -> bool:
-    """Tell whether two arrays have an element in common."""
-    if isinstance(x, DeviceArray) or isinstance(y, DeviceArray):
-        both = isinstance(x, DeviceArray) and isinstance(y, DeviceArray)
-        return both and x.place is y.place and device_arrays.overlap(x, y)
-    return np.may_share_memory(x, y) and np.shares_memory(x, y)
-
-
 class Placement:
     """The arrays of one program, by where they lie."""
 

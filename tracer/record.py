@@ -12,6 +12,7 @@ from ..ir.dims import Symbol
 from ..ir.errors import GradientError
 from ..ir.func import type_of
 from ..ir.op import OPS
+from ..runtime.devices import DeviceArray
 from . import dispatch, tape
 from .builders import EagerBuilder
 from .program import Program
@@ -106,7 +107,10 @@ def _before(x: Any) -> Any:
 
 
 def _inexact(x: Any) -> bool:
-    return np.asarray(array_of(x)).dtype.kind in "fc"
+    data = array_of(x)
+    return (
+        data if isinstance(data, DeviceArray) else np.asarray(data)
+    ).dtype.kind in "fc"
 
 
 def _as_declared(program: Program, args: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from .capture import (
     replay,
 )
 from .containers import Tree, unflatten_tree
+from .devices import host_of, outline_of, share_memory
 from .guards import Matcher
 from .inputs import PLAIN
 from .integers import Static
@@ -29,7 +30,6 @@ from .leaves import Bookkeeping, GradOf, grad_of
 from .location import user_location
 from .modes import STATE
 from .outcomes import Path
-from .placement import host_of, outline_of, share_memory
 from .program import Program, only_results, run_pass
 from .record import array_of, run_recorded, shown
 from .state import (

@@ -37,6 +37,7 @@ from ..ir.op import OPS, Kind, Op
 from ..ir.types import Type, same_shape
 from ..runtime.devices import ARRAYS, DeviceArray
 from .assume import Assumptions, NeedsValue, Test
+from .devices import outline_of
 from .inputs import Inputs, check_fits
 from .integers import Integers, dims_of
 from .layouts import Layouts
@@ -45,7 +46,7 @@ from .location import user_location
 from .modes import STATE
 from .mutations import Mutations
 from .outcomes import Outcomes, Prefix
-from .placement import Placement, outline_of
+from .placement import Placement
 from .symbols import SymInt
 from .tensor import Tensor
 from .traceint import TraceInt

@@ -3,8 +3,9 @@
 What is written is a `Caller`, as for kernels of the processor, so that calls of a kind
 become one flat function here, too (`tracer/fastcall.py`). Nothing is copied to or from
 the host: results are new arrays of the device, 0-d ones for numbers, and what the
-program writes is written where it lies. Views that are not in C order are packed into
-copies, and copied back when nothing can fail any more.
+program writes is written where it lies. Views that are not in C order, or begin where
+kernels cannot load several elements at once, are packed into copies, and copied back
+when nothing can fail any more.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _head(p: Program, written: Sequence[int]) -> Iterator[str]:
             continue
         if k in written:
             yield f"g{k} = a{k}"
-        yield f"if type(a{k}) is not DeviceArray or not a{k}.whole:"
+        yield f"if type(a{k}) is not DeviceArray or not a{k}.ready:"
         yield f"    a{k} = there({k}, a{k})"
 
 

@@ -1,10 +1,11 @@
 """Devices other than the processor: their memory, and launching kernels on them."""
 
 from .array import ARRAYS, DeviceArray, device_array, from_dlpack
-from .interface import Code, Device, Function, Graph, Memory, device
+from .interface import OPENED, Code, Device, Function, Graph, Memory, device
 
 __all__ = [
     "ARRAYS",
+    "OPENED",
     "Code",
     "Device",
     "DeviceArray",

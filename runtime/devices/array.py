@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +22,34 @@ from .strided import copy_strided
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 
+WIDE = 16  # bytes that kernels load at once: arrays begin at a multiple of that
 BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 
-class Flags(NamedTuple):
-    """What NumPy's flags of these names tell of an array."""
+class Flags:
+    """What NumPy's flags of these names tell of an array; `writeable` can be set."""
 
-    c_contiguous: bool
-    f_contiguous: bool
-    writeable: bool
+    __slots__ = ("_array",)
+
+    def __init__(self, array: DeviceArray) -> None:
+        self._array = array
+
+    @property
+    def c_contiguous(self) -> bool:
+        return self._array.whole
+
+    @property
+    def f_contiguous(self) -> bool:
+        x = self._array
+        return _is_whole(x.shape[::-1], x.strides[::-1], x.dtype.itemsize)
+
+    @property
+    def writeable(self) -> bool:
+        return self._array.writable
+
+    @writeable.setter
+    def writeable(self, value: bool) -> None:
+        self._array.writable = value
 
 
 class DeviceArray:
@@ -56,6 +75,7 @@ class DeviceArray:
         "dtype",
         "memory",
         "place",
+        "ready",
         "shape",
         "whole",
         "writable",
@@ -78,6 +98,7 @@ class DeviceArray:
         self.shape = shape
         self.dtype = dtype
         self.whole = strides is None or _is_whole(shape, strides, dtype.itemsize)
+        self.ready = self.whole and not address % WIDE  # for kernels as it is
         self._strides = None if self.whole else strides
         self.writable = writable
 
@@ -116,10 +137,7 @@ class DeviceArray:
     @property
     def flags(self) -> Flags:
         """How the elements lie, and whether they may be written."""
-        in_columns = _is_whole(
-            self.shape[::-1], self.strides[::-1], self.dtype.itemsize
-        )
-        return Flags(self.whole, in_columns, self.writable)
+        return Flags(self)
 
     def __repr__(self) -> str:
         body = np.array2string(self.numpy(), separator=", ", prefix="DeviceArray(")

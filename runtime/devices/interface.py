@@ -204,7 +204,7 @@ def unrecordable(name: str, what: str) -> DeviceError:
 EMULATED = "cuda:emu"
 RULE = f"Devices are 'cuda', which is 'cuda:0', 'cuda:1' and so on, and '{EMULATED}'."
 
-_devices: dict[str, Device] = {}
+OPENED: dict[str, Device] = {}  # by name
 _lock = threading.Lock()
 
 
@@ -212,7 +212,7 @@ def _own_again() -> None:
     """Forget what a forked child cannot use."""
     global _lock
     _lock = threading.Lock()
-    _devices.clear()
+    OPENED.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -226,13 +226,13 @@ def device(name: str) -> Device:
     'cuda:emu'
     """
     full = "cuda:0" if name == "cuda" else name
-    known = _devices.get(full)
+    known = OPENED.get(full)
     if known is not None:
         return known
     with _lock:
-        if full not in _devices:
-            _devices[full] = _open(full)
-        return _devices[full]
+        if full not in OPENED:
+            OPENED[full] = _open(full)
+        return OPENED[full]
 
 
 def _open(name: str) -> Device:

@@ -138,6 +138,7 @@ def test_arguments_are_written_in_place(monkeypatch: pytest.MonkeyPatch):
     [
         np.s_[:, 1],
         np.s_[::2],
+        np.s_[1:],
         np.s_[::-1, ::-2],
         np.s_[1:3, 1:4],
         np.s_[:, :, None],
