@@ -94,7 +94,7 @@ def _moved(x: Tensor, name: str) -> Tensor:
 
 
 class Crossings:
-    """Whether graphs may lead from one device to another."""
+    """Whether graphs of this process may lead from one device to another."""
 
     recorded = False
 

@@ -198,8 +198,8 @@ class Compiled:
         leaves, tree = flatten_tree((tuple(args), dict(kwargs)))
         if any(isinstance(x, DeviceArray) for x in leaves):
             warnings.warn(
-                f"{self!r} runs on the processor, on copies: arrays that it writes "
-                "share memory with others",
+                f"{self!r} runs uncompiled, on copies on the host: it writes arguments "
+                "that share memory, or has no program for them",
                 UncompiledWarning,
                 stacklevel=4,
             )
@@ -461,10 +461,14 @@ def compile(
     A `precise` function has the scalar ones of the C library, which `math` has, too;
     so have its gradients and what it is called in.
 
-    With a `device`, "cuda", "cuda:1" or "cuda:emu", kernels run there: arguments are
-    copied to the device, results and what the function has written are copied back.
-    "cuda:emu" interprets the kernels of a GPU, without one. Raises DeviceError where
-    there is no such device, or what it needs is missing.
+    Called with arrays of a device (`device_array`, or Tensors there) it runs there and
+    returns such arrays; nothing is copied to or from the host. All arrays of a call are
+    in one place: raises DeviceError, which names them, where they are not.
+
+    With a `device`, "cuda", "cuda:1" or "cuda:emu", kernels run there whatever it is
+    called with: NumPy arrays are copied to the device, results and what the function
+    has written are copied back. "cuda:emu" interprets the kernels of a GPU, without
+    one. Raises DeviceError where there is no such device, or what it needs is missing.
 
     >>> @compile
     ... def double_first_row(x):

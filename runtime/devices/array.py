@@ -162,6 +162,16 @@ class DeviceArray:
         out = self.numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        if function in (np.shape, np.ndim, np.size) and len(args) == 1 and not kwargs:
+            return getattr(self, function.__name__)
+        raise TypeError(
+            f"numpy.{function.__name__} of an array on {self.device}: call it in a "
+            "compiled function, or on x.numpy()"
+        )
+
     def item(self, *index: int) -> Any:
         """Return one element as a Python number; it waits for the device."""
         x = self[index] if index else self

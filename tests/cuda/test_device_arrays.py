@@ -175,6 +175,9 @@ def test_numpy_functions_refuse_arrays_of_devices():
         np.sin(d)
     with pytest.raises(TypeError):
         np.ones(1) + d
+    with pytest.raises(TypeError, match=r"x\.numpy\(\)"):
+        np.concatenate([d, d])
+    assert (np.shape(d), np.ndim(d), np.size(d)) == ((1,), 1, 1)
 
 
 def test_array_without_a_copy_is_an_error():

@@ -449,6 +449,20 @@ def test_shapes_make_no_new_program():
     assert f.cache_info().specialisations == 1
 
 
+def test_warmup_compiles_and_changes_nothing():
+    @rg.compile
+    def f(x: Any) -> Any:
+        x += 1
+        return x.sum()
+
+    d = rg.device_array(W, EMU)
+    assert f.warmup(d).cache_info().specialisations == 1
+    assert "store" in f.source(d)
+    np.testing.assert_array_equal(d.numpy(), W)
+    assert_close(f(d), (W + 1).sum())
+    assert f.cache_info().specialisations == 1
+
+
 # Transforms ------------------------------------------------------------------------
 
 
