@@ -111,11 +111,13 @@ def type_of_literal(x: object) -> Type:
 
 
 def type_of_array(x: object) -> Type:
-    """Return the type of a NumPy array, NumPy scalar or Python number."""
+    """Return the type of an array, of NumPy or a device, NumPy scalar or number."""
     if isinstance(x, np.ndarray):
         return Type(x.dtype, x.shape)
     if isinstance(x, np.generic):
         return Type(x.dtype, scalar=True)
+    if hasattr(x, "dtype") and hasattr(x, "shape"):
+        return Type(x.dtype, x.shape)
     return type_of_literal(x)
 
 

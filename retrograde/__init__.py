@@ -5,6 +5,7 @@ from .compare import compare
 from .comparison import Comparison
 from .gradcheck import check_grads, gradcheck, gradgradcheck
 from .ir.errors import GradcheckError, RetrogradeError
+from .runtime.devices import DeviceArray, device_array, from_dlpack
 from .runtime.threads import get_num_threads, set_num_threads
 from .tracer import autograd
 from .tracer.checkpoint import checkpoint
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "Compiled",
+    "DeviceArray",
     "Function",
     "GradcheckError",
     "RetrogradeError",
@@ -45,8 +47,10 @@ __all__ = [
     "checkpoint",
     "compare",
     "compile",
+    "device_array",
     "elementwise_grad",
     "enable_grad",
+    "from_dlpack",
     "from_numpy",
     "get_num_threads",
     "grad",

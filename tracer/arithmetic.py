@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ir import ops  # noqa: F401 - defines the ops
 from ..ir.op import OPS, Op
+from ..runtime.devices import ARRAYS
 from . import dispatch
 from .fields import Fields, part
 from .symbols import SymInt
@@ -165,4 +166,4 @@ for _method, _op in _IN_PLACE.items():
     setattr(Arithmetic, _method, _in_place(_op))
 
 
-OPERANDS = (Fields, int, float, complex, np.ndarray, np.generic, SymInt)
+OPERANDS = (Fields, int, float, complex, *ARRAYS, np.generic, SymInt)

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import GradientError, ShapeError
+from ..ir.errors import DeviceError, GradientError, ShapeError
 from ..ir.op import OPS
+from ..runtime.devices import ARRAYS
 from . import dispatch, tape
+from .devices import filled, in_tensors
 from .engine import Run, accumulate, conjugate
 from .location import user_location
+from .modes import no_grad
 from .tape import AccumulateGrad, Node, NodeHooks, RemovableHandle
 from .tensor import Tensor, as_tensor, of
 
@@ -21,7 +24,7 @@ def _many(x: Any) -> tuple[Any, ...]:
 
 
 def _roots(
-    outputs: Sequence[Tensor], gradients: Sequence[Any], create_graph: bool
+    outputs: Sequence[Tensor], gradients: Sequence[Any], tensors: bool
 ) -> list[tuple[Node, int, Any]]:
     """Return where to start: nodes with the gradients of their outputs."""
     if len(gradients) != len(outputs):
@@ -39,11 +42,11 @@ def _roots(
                 location=user_location(),
                 hint="mark an input: rg.tensor(x, requires_grad=True)",
             )
-        roots.append((*edge, _first(t, g, k, create_graph)))
+        roots.append((*edge, _first(t, g, k, tensors)))
     return roots
 
 
-def _first(t: Tensor, g: Any, k: int, create_graph: bool) -> Any:
+def _first(t: Tensor, g: Any, k: int, tensors: bool) -> Any:
     """Return the gradient that one output starts with."""
     if g is None:
         if t.size != 1:
@@ -52,8 +55,9 @@ def _first(t: Tensor, g: Any, k: int, create_graph: bool) -> Any:
                 location=user_location(),
                 hint=f"the output is {t.type}: pass its gradient, or sum it",
             )
-        g = of(np.ones(t.shape, t.dtype))
-        return g if create_graph else g._data
+        like = t._data if isinstance(t._data, ARRAYS) else np.asarray(t._data)
+        g = of(filled(like, 1))
+        return g if tensors else g._data
     g = as_tensor(g)
     if g.shape != t.shape:
         raise ShapeError(
@@ -63,8 +67,14 @@ def _first(t: Tensor, g: Any, k: int, create_graph: bool) -> Any:
         )
     if g.dtype != t.dtype:
         g = dispatch.apply(OPS["astype"], (g,), {"dtype": t.dtype})
+    if g.device != t.device:
+        raise DeviceError(
+            f"grad_output[{k}] is on {g.device} and output[{k}] on {t.device}.",
+            location=user_location(),
+            hint=f"move it: g.to({t.device!r})",
+        )
     g = conjugate(g)
-    return g if create_graph else g._data
+    return g if tensors else g._data
 
 
 def backward(
@@ -89,15 +99,16 @@ def backward(
         wanted = None if inputs is None else _many(inputs)
         trace.leaves.backward(tensors, grads, create_graph, wanted)
         return
-    roots = _roots(tensors, grads, create_graph)
+    how = create_graph or in_tensors(tensors)
+    roots = _roots(tensors, grads, how)
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
-        Run(create_graph=create_graph, retain_graph=keep).execute(roots)
+        Run(create_graph=create_graph, retain_graph=keep, in_tensors=how).execute(roots)
         return
     wanted = _many(inputs)
     if not wanted:
         raise GradientError("`inputs` argument to `backward()` cannot be empty.")
-    found = _captured(roots, wanted, create_graph, keep, accumulating=True)
+    found = _captured(roots, wanted, create_graph, keep, how, accumulating=True)
     for k, t in enumerate(wanted):
         if k in found and not t.retains_grad:
             accumulate(t, found[k], False, create_graph)
@@ -112,6 +123,7 @@ def _captured(
     wanted: Sequence[Tensor],
     create_graph: bool,
     keep: bool,
+    in_tensors: bool,
     *,
     accumulating: bool = False,
 ) -> dict[int, Any]:
@@ -127,6 +139,7 @@ def _captured(
     run = Run(
         create_graph=create_graph,
         retain_graph=keep,
+        in_tensors=in_tensors,
         captures=captures,
         accumulating=accumulating,
     )
@@ -167,9 +180,10 @@ def grad(
             _result(g, t, k, True, bool(allow_unused), materialize_grads)
             for k, (g, t) in enumerate(zip(traced, wanted, strict=True))
         )
-    roots = _roots(tensors, grads, create_graph)
+    how = create_graph or in_tensors(tensors)
+    roots = _roots(tensors, grads, how)
     keep = create_graph if retain_graph is None else retain_graph
-    found = _captured(roots, wanted, create_graph, keep)
+    found = _captured(roots, wanted, create_graph, keep, how)
     return tuple(
         _result(found.get(k), t, k, create_graph, bool(allow_unused), materialize_grads)
         for k, t in enumerate(wanted)
@@ -180,7 +194,8 @@ def _result(
     g: Any, t: Tensor, k: int, create_graph: bool, allow_unused: bool, zeros: bool
 ) -> Tensor | None:
     if g is None and zeros:
-        return of(np.zeros(t.shape, t.dtype))
+        like = t._data if isinstance(t._data, ARRAYS) else np.asarray(t._data)
+        return of(filled(like, 0))
     if g is None:
         if allow_unused:
             return None
@@ -193,6 +208,10 @@ def _result(
         result: Tensor = conjugate(g)
         return result
     # A copy: results never alias each other or what the caller passed in.
+    if isinstance(g, Tensor):
+        with no_grad():
+            copied: Tensor = conjugate(g).clone()
+        return copied
     data = np.array(np.conjugate(g) if np.iscomplexobj(g) else g)
     return of(data)
 

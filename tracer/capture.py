@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -14,6 +15,7 @@ from ..ir.dims import Dim, Expr, Symbol
 from ..ir.errors import UnsupportedError
 from ..ir.func import Node, Operand, Value
 from ..ir.op import Op
+from ..runtime.devices import DeviceArray
 from . import dispatch
 from .containers import Tree, flatten_tree
 from .convert import convert, operators
@@ -181,10 +183,18 @@ def replay(
         attrs = {k: evaluate_attr(a, env) for k, a in step.attrs.items()}
         if isinstance(x, Tensor):
             x = dispatch.apply(step.op, (x, *indices), attrs)
-        else:
-            x = step.op.eager(x, *map(np.asarray, indices), **attrs)
-            if step.op.overlapping and _repeats(x):
-                x.flags.writeable = False  # as NumPy's broadcast_to and windows
+            continue
+        view = functools.partial(
+            _viewed, step.op, list(map(np.asarray, indices)), attrs
+        )
+        x = x.viewed(view) if isinstance(x, DeviceArray) else view(x)
+    return x
+
+
+def _viewed(op: Op, indices: Sequence[Any], attrs: Mapping[str, Any], x: Any) -> Any:
+    x = op.eager(x, *indices, **attrs)
+    if op.overlapping and _repeats(x):
+        x.flags.writeable = False  # as NumPy's broadcast_to and windows
     return x
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ..ir.errors import GradientError
+from ..runtime.devices import ARRAYS
+from .devices import may_share_memory
 from .location import user_location
 from .tape import TWICE, AccumulateGrad, Saved
 from .tensor import Tensor
@@ -45,7 +47,7 @@ class Context:
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep inputs and outputs for `backward`: it finds them in `saved_tensors`."""
         for k, t in enumerate(tensors):
-            if t is not None and not isinstance(t, Tensor | np.ndarray | np.generic):
+            if t is not None and not isinstance(t, (Tensor, *ARRAYS, np.generic)):
                 raise TypeError(
                     "save_for_backward can only save variables, but argument "
                     f"{k} is of type {type(t).__name__}"
@@ -118,7 +120,7 @@ class Context:
             if isinstance(x, Tensor):
                 self._held[name] = keep(x)
                 del self.__dict__[name]
-            elif isinstance(x, np.ndarray) and overlaps(x, memory):
+            elif isinstance(x, ARRAYS) and overlaps(x, memory):
                 self.__dict__[name] = x.copy(order="K")
 
     def _release(self) -> None:
@@ -131,8 +133,8 @@ def overlaps(x: Any, others: Sequence[Any]) -> bool:
     """Tell whether an array, or that of a Tensor, lies in memory of others."""
     mine = x._data if isinstance(x, Tensor) else x
     data = [t._data if isinstance(t, Tensor) else t for t in others]
-    return isinstance(mine, np.ndarray) and any(
-        isinstance(a, np.ndarray) and np.may_share_memory(mine, a) for a in data
+    return isinstance(mine, ARRAYS) and any(
+        isinstance(a, ARRAYS) and may_share_memory(mine, a) for a in data
     )
 
 

@@ -24,11 +24,13 @@ from ..ir.errors import (
 from ..ir.func import type_of
 from ..ir.op import OPS, Op
 from ..ir.types import Type, type_of_array
+from ..runtime.devices import ARRAYS, OPENED, DeviceArray
 from ..runtime.storage import Storage
 from . import tape
 from . import tensor as _tensor
+from .fields import part
 from .location import user_location
-from .modes import STATE
+from .modes import HOME, STATE
 
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 NUMBERS = (int, float, complex)
@@ -67,6 +69,10 @@ class Trace(Protocol):
     @property
     def integers(self) -> Any:
         """The integers that the program computes: an `Integers`."""
+
+    @property
+    def placement(self) -> Any:
+        """Where its arrays lie: a `Placement`."""
 
     @property
     def layouts(self) -> Any:
@@ -133,10 +139,13 @@ def run(
             x = x._data
         data.append(x)
     try:
-        out = op.eager(*data, **attrs)
+        if OPENED and (HOME.place or DeviceArray in map(type, data)):
+            out = part("devices").run(op, operands, data, attrs)
+        else:
+            out = op.eager(*data, **attrs)
     except (TypeError, ValueError, IndexError, RetrogradeError) as error:
         raise located(error, op.name, data) from None
-    if isinstance(out, np.ndarray):
+    if isinstance(out, ARRAYS):
         if op.views is not None:
             viewed = operands[op.views]
             if type(viewed) is not tensor:
@@ -157,14 +166,16 @@ def _all_numbers(data: Sequence[Any]) -> bool:
     return all(type(x) in NUMBERS or type(x) is bool for x in data)
 
 
-def _view_of_plain(viewed: Any, out: np.ndarray[Any, Any]) -> Any:
+def _view_of_plain(viewed: Any, out: Any) -> Any:
     """Wrap a view of an array that is no Tensor; the user holds its memory."""
-    is_view = isinstance(viewed, np.ndarray) and shares(out, viewed)
+    is_view = isinstance(viewed, ARRAYS) and shares(out, viewed)
     return _tensor.Tensor(out, Storage(shared=is_view))
 
 
-def shares(view: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> bool:
+def shares(view: Any, x: Any) -> bool:
     """Tell whether the result of a view op lies in the memory of its operand."""
+    if isinstance(view, DeviceArray):
+        return isinstance(x, DeviceArray) and view.memory is x.memory
     base = view.base
     if base is None:
         return view is x
@@ -229,7 +240,7 @@ def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
     """Write at once; `result` is `new` where it was computed for this write."""
     data = target._data
     value = new._data if isinstance(new, _tensor.Tensor) else new
-    if not isinstance(data, np.ndarray):
+    if not isinstance(data, ARRAYS):
         raise _immutable(target)
     if kind != "unsafe" and getattr(value, "dtype", None) != data.dtype:
         _check_casting(type_of_array(data), _value_type(value), kind)
@@ -241,10 +252,10 @@ def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
         if STATE.copy_on_write:
             storage.release_keepers()
         try:
-            if storage.repeats:
-                tape.put(data, value)
+            if OPENED and DeviceArray in (type(data), type(value)):
+                part("devices").put(data, value)
             else:
-                np.copyto(data, value, casting="unsafe")
+                _put(data, value, storage.repeats)
         except ValueError as error:
             if not data.flags.writeable:
                 raise ReadOnlyError(
@@ -256,6 +267,13 @@ def _write(target: Any, new: Any, kind: Casting, result: Any) -> None:
             storage.last_write = user_location()
         if plan is not None:
             tape.rebase(target, plan, result)
+
+
+def _put(data: Any, value: Any, repeats: bool) -> None:
+    if repeats:
+        tape.put(data, value)
+    else:
+        np.copyto(data, value, casting="unsafe")
 
 
 def update(op: Op, target: Any, *others: Any, **attrs: Any) -> None:
@@ -272,7 +290,7 @@ def apply_into(
         new = trace.apply(op, operands, attrs)
         trace.write(target, _cast_for(target.type, new, "same_kind"))
         return
-    if not isinstance(target._data, np.ndarray):
+    if not isinstance(target._data, ARRAYS):
         raise _immutable(target)
     new = run(op, operands, attrs, target._storage)
     have, want = new.shape, target._data.shape
@@ -296,7 +314,8 @@ def _immutable(target: Any) -> MutationError:
 
 
 def _value_type(value: Any) -> Type:
-    return type_of_array(value if isinstance(value, NUMBERS) else np.asarray(value))
+    known = isinstance(value, NUMBERS) or isinstance(value, DeviceArray)
+    return type_of_array(value if known else np.asarray(value))
 
 
 def _check_casting(want: Type, have: Type, kind: Casting) -> None:

@@ -15,9 +15,11 @@ import numpy as np
 from ..ir.build import Builder
 from ..ir.errors import GradientError, RetrogradeError, UnsupportedError
 from ..ir.op import OPS
+from ..runtime.devices import OPENED
 from . import dispatch
 from . import tensor as _tensor
 from .builders import EAGER, tensor_builder
+from .devices import at_home
 from .location import user_location
 from .modes import set_grad_enabled
 from .tape import (
@@ -109,10 +111,12 @@ class Run:
         *,
         create_graph: bool,
         retain_graph: bool,
+        in_tensors: bool = False,
         captures: Mapping[tuple[Node, int], Sequence[int]] | None = None,
         accumulating: bool = False,
     ) -> None:
         self.create_graph = create_graph
+        self.tensors = create_graph or in_tensors  # gradients are Tensors, not arrays
         self.retain_graph = retain_graph
         self.captures = captures
         self.accumulating = accumulating  # into leaves that are captured
@@ -120,7 +124,7 @@ class Run:
         self.needed: set[Node] | None = None
         self.received: dict[Node, list[Any]] = {}  # None, a gradient, or a Slot
         self.heap: list[tuple[int, Node]] = []
-        self.builder: Builder = tensor_builder() if create_graph else EAGER
+        self.builder: Builder = tensor_builder() if self.tensors else EAGER
 
     def execute(self, roots: Sequence[tuple[Node, int, Any]]) -> dict[int, Any]:
         """Send the gradients of the roots back; returns what was captured."""
@@ -150,7 +154,7 @@ class Run:
 
     def add(self, slot: Slot, g: Any) -> None:
         """Add a gradient to a slot."""
-        if not self.create_graph:
+        if not self.tensors:
             slot.add(g)
         elif slot.value is None:
             slot.value = g
@@ -184,9 +188,9 @@ class Run:
                 cts.append(None)
             elif observed:
                 g = self.observe(node, nr, slot)
-                copied = g is not None and node.hands_on and not self.create_graph
+                copied = g is not None and node.hands_on and not self.tensors
                 cts.append(np.array(g) if copied else g)
-            elif node.hands_on and not self.create_graph:
+            elif node.hands_on and not self.tensors:
                 cts.append(slot.mine())
             else:
                 cts.append(slot.array())
@@ -210,7 +214,7 @@ class Run:
             cts = self.call_around(node.around.before, cts, ())
             outs = tuple(map(self.kept, cts))
         try:
-            grads = node.pull(self.builder, cts)
+            grads = self.pulled(node, cts)
         except RetrogradeError as error:
             if error.location is None:
                 error.location = user_location()
@@ -225,6 +229,14 @@ class Run:
             if edge is not None and g is not None:
                 if needed is None or edge[0] in needed:
                     self.send(edge[0], edge[1], g)
+
+    def pulled(self, node: Node, cts: Sequence[Any]) -> Sequence[Any]:
+        """Run the rules of a node where its gradients are."""
+        if not self.tensors or not OPENED:
+            return node.pull(self.builder, cts)
+        first = next(g for g in cts if g is not None)
+        with at_home(first._data):
+            return node.pull(self.builder, cts)
 
     def pass_on(self, node: ViewNode | AsStridedBackward0, slot: Slot) -> bool:
         """Let a view node that received parts only pass them on unmade."""
@@ -297,21 +309,23 @@ class Run:
         """Return what a node returned as an array, or a tensor."""
         slot = Slot()
         self.add(slot, g)
-        return slot.value if self.create_graph else slot.array()
+        return slot.value if self.tensors else slot.array()
 
     def kept(self, g: Any) -> Any:
         """Return a gradient as the user sees it, in memory of its own."""
         if g is None:
             return None
-        return self.outside(g if self.create_graph else np.array(g)[()])
+        if self.tensors:
+            return self.outside(g if self.create_graph else dispatch.apply(COPY, (g,)))
+        return self.outside(np.array(g)[()])
 
     def inside(self, t: Any) -> Any:
         """Return what the user sees as a gradient of the pass."""
-        return conjugate(t) if self.create_graph else conjugate(t)._data
+        return conjugate(t) if self.tensors else conjugate(t)._data
 
     def outside(self, g: Any) -> Any:
         """Return a gradient as the user sees it."""
-        return conjugate(g if self.create_graph else _tensor.of(g))
+        return conjugate(g if self.tensors else _tensor.of(g))
 
     def retain(self, t: Any, g: Any) -> None:
         g = self.kept(g)
@@ -394,9 +408,14 @@ def conjugate(t: Any) -> Any:
 def accumulate(t: Any, g: Any, owned: bool, create_graph: bool) -> None:
     """Add a gradient to `t.grad`: in place, unless the gradient is itself recorded."""
     before = t._grad
-    if create_graph:
+    if create_graph or isinstance(g, _tensor.Tensor):
         g = conjugate(g)
-        t._grad = dispatch.apply(COPY, (g,)) if before is None else before + g
+        if before is None:
+            t._grad = dispatch.apply(COPY, (g,))
+        elif create_graph or before.requires_grad or before.type.scalar:
+            t._grad = before + g
+        else:
+            dispatch.update(ADD, before, g)
         return
     if np.iscomplexobj(g):
         g = np.conjugate(g)

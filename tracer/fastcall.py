@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..codegen.nests import OTHER
+from ..runtime.devices import ARRAYS, DeviceArray
 from ..runtime.pool import ALIGNED, LARGE, WRITEABLE
 from .specialisation import Specialisation, captured_kind
 from .state import MISSING, Place, stands_for
@@ -74,6 +75,14 @@ class _Writer:
                 f"{self.keep(x.dtype)} or {name}.shape != {self.keep(x.shape)} or "
                 f"{name}.flags.num & {bits} != {bits}"
             )
+        elif cls is DeviceArray:
+            written = name in [self.caller.params[k] for k in self.caller.written]
+            self.unless(
+                f"type({name}) is not {self.keep(cls)} or {name}.shape != "
+                f"{self.keep(x.shape)} or {name}.dtype is not {self.keep(x.dtype)} or "
+                f"{name}.place is not {self.keep(x.place)} or not {name}.ready"
+                + (f" or not {name}.writable" if written else "")
+            )
         elif cls in (int, bool, str, type(None)):
             self.unless(f"type({name}) is not {self.keep(cls)} or {name} != {x!r}")
         else:
@@ -91,7 +100,7 @@ class _Writer:
             else:
                 name = self.names.get(self.leaves, f"v{self.leaves}")
                 self.leaves += 1
-                if type(x) is np.ndarray:
+                if type(x) in ARRAYS:
                     self.arrays.append(name)
                 out.append((name, x, None))
         return out
@@ -203,7 +212,7 @@ def make_flat(
     leaves: list[Any] = []
     _leaves(args, leaves)
     values = [leaves[j] for j in spec.arguments] + [x for _, x in captured]
-    given = [type(values[k]) is np.ndarray for k in caller.arrays]
+    given = [type(values[k]) in ARRAYS for k in caller.arrays]
     if not all(given) or len(w.names) != len(spec.arguments):
         return never
     space = {**kernel.space, **w.space}

@@ -17,9 +17,11 @@ import numpy as np
 from ..ir.build import Builder
 from ..ir.errors import GradientBreakError, GradientError, MutationError
 from ..ir.op import OPS
+from ..runtime.devices import ARRAYS, DeviceArray
 from . import dispatch, tape
 from .builders import EagerBuilder
 from .context import Context, overlaps, tensors_in
+from .devices import made_there
 from .engine import conjugate
 from .location import user_location
 from .modes import STATE, no_grad
@@ -219,7 +221,7 @@ def _refusing(g: Tensor, node: Node) -> Tensor:
 
 def _on_arrays(cls: type[Function], args: Sequence[Any]) -> Any:
     """Call a Function on NumPy's arrays: its methods get Tensors, the caller arrays."""
-    given = [tape.is_inexact(x) and isinstance(x, np.ndarray) for x in args]
+    given = [tape.is_inexact(x) and isinstance(x, ARRAYS) for x in args]
     wrapped = [wrap(x) if w else x for x, w in zip(args, given, strict=True)]
     if not any(given):
         return _Call(cls, args).run()
@@ -307,7 +309,7 @@ class _Call:
         new: list[Any] = []
         for x in outs:
             others = [y for y in new if y is not x]
-            own = isinstance(x, Tensor | np.ndarray) and not overlaps(x, self.args)
+            own = isinstance(x, (Tensor, *ARRAYS)) and not overlaps(x, self.args)
             new.append(x.copy() if own and overlaps(x, others) else x)
         return tuple(new)
 
@@ -379,7 +381,7 @@ def check_dirty(args: Sequence[Any], outs: Sequence[Any], ctx: Context) -> None:
     given = [x for x in args if any(x is d for d in ctx._dirty)]
     if any(not any(x is y for y in outs) for x in given):
         raise MutationError(NOT_RETURNED, location=user_location())
-    several = sum(isinstance(y, Tensor | np.ndarray) for y in outs) > 1
+    several = sum(isinstance(y, (Tensor, *ARRAYS)) for y in outs) > 1
     if several and any(map(_is_view, given)):
         raise MutationError(
             SEVERAL, location=user_location(), hint="pass a copy of the view"
@@ -427,10 +429,8 @@ def packed(out: Any, made: Sequence[Any]) -> Any:
 
 def as_output(x: Any, args: Sequence[Any]) -> Any:
     """Return a Tensor for an array or float that `forward` computed with NumPy."""
-    if isinstance(x, np.ndarray):
-        given = [t._data if isinstance(t, Tensor) else t for t in args]
-        arrays = [a for a in given if isinstance(a, np.ndarray)]
-        return of(x.copy() if any(np.may_share_memory(x, a) for a in arrays) else x)
+    if isinstance(x, ARRAYS):
+        return of(x.copy() if overlaps(x, args) else x)
     return of(x) if isinstance(x, np.generic | float | complex) else x
 
 
@@ -448,7 +448,7 @@ def _like(x: Any) -> Any:
     """Return what stands for an output where its gradient is made."""
     if not isinstance(x, Tensor):
         return None
-    return Outline(x._data) if isinstance(x._data, np.ndarray) else x._data
+    return Outline(x._data) if isinstance(x._data, ARRAYS) else x._data
 
 
 # ---------------------------------------------------------------- the node
@@ -511,7 +511,8 @@ class CustomNode(Node):
             if not self.ctx._materialize:
                 return None
             shape = getattr(like, "shape", ())
-            return of(np.zeros(shape, getattr(like, "dtype", float)))
+            zeros = np.zeros(shape, getattr(like, "dtype", float))
+            return of(made_there(zeros) if isinstance(like, Outline) else zeros)
         return conjugate(of(ct) if eager else ct)
 
     def fitted(self, b: Builder, g: Any, k: int) -> Any:
@@ -533,8 +534,10 @@ def node_class(name: str) -> type[CustomNode]:
 def as_gradient(g: Any) -> Tensor:
     if isinstance(g, Tensor):
         return g
+    if isinstance(g, DeviceArray):
+        return of(g)
     if isinstance(g, np.ndarray | np.generic | int | float | complex):
-        return of(np.asarray(g))
+        return of(made_there(np.asarray(g)))
     raise GradientError(
         f"expected Variable or None (got {type(g).__name__})", location=user_location()
     )

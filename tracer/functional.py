@@ -15,9 +15,11 @@ import numpy as np
 
 from ..ir.errors import DTypeError, GradientError
 from ..ir.op import OPS
+from ..runtime.devices import DeviceArray
 from . import dispatch
 from .containers import Tree, flatten_tree, unflatten_tree
 from .convert import active_operators
+from .devices import copied
 from .jit import Compiled
 from .linearize import Linear
 from .linearize import linearize as linear_at
@@ -245,11 +247,10 @@ def _rows(linear: Linear, k: int, points: Sequence[Any], fn: Any) -> list[Any] |
     if not shape:
         return linear.pull([1.0 if j == k else None for j in range(len(linear.leaves))])
     pull = linear.pulling(k)
-    plain = not isinstance(y, Tensor)
-    blocks = [_filled_with(0.0, (y.size, *_shape(x)), x, plain) for x in points]
+    blocks = [_filled_with(0.0, (y.size, *_shape(x)), x, y) for x in points]
 
     def row(i: Any) -> None:
-        ct = _filled_with(0.0, (y.size,), y, plain)
+        ct = _filled_with(0.0, (y.size,), y, y)
         ct[i] = 1.0
         for block, g in zip(blocks, pull(ct.reshape(shape)), strict=True):
             block[i] = g
@@ -265,12 +266,14 @@ def _shape(x: Any) -> tuple[Any, ...]:
     return tuple(getattr(x, "shape", ()))
 
 
-def _filled_with(value: float, shape: tuple[Any, ...], like: Any, plain: bool) -> Any:
-    """Return a fresh array of a shape, or a Tensor where values are Tensors."""
+def _filled_with(value: float, shape: tuple[Any, ...], like: Any, y: Any) -> Any:
+    """Return a fresh array of a shape where `y` is, or a Tensor if `y` is one."""
     dtype = np.dtype(getattr(like, "dtype", np.float64))
-    if plain:
-        return np.full(shape, value, dtype)
-    return dispatch.apply(OPS["full"], (value,), {"shape": shape, "dtype": dtype})
+    if isinstance(y, Tensor):
+        t = dispatch.apply(OPS["full"], (value,), {"shape": shape, "dtype": dtype})
+        return t if y.is_traced else t.to(y.device)
+    a = np.full(shape, value, dtype)
+    return copied(a, y.device) if isinstance(y, DeviceArray) else a
 
 
 def jacobian(

@@ -15,6 +15,8 @@ from ..ir.func import Operand, Value
 from ..ir.op import OPS
 from ..ir.ops.create import constant_attrs
 from ..ir.types import DType, Type, type_of_array
+from ..runtime.devices import ARRAYS, DeviceArray
+from .devices import host_of, outline_of
 from .location import user_location
 from .tensor import Tensor
 
@@ -32,9 +34,11 @@ class Inputs:
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.pending: dict[Value, Any] = {}  # captured, not used yet
         self.origins: dict[Value, Any] = {}  # what captured parameters stand for
-        self.known: dict[Value, Any] = {}  # numbers that are parameters, in this call
+        # Parameters in this call: numbers, and arrays of a device.
+        self.known: dict[Value, Any] = {}
         self.stands_for: dict[Value, Operand] = {}  # parameters: values of the parent
         self.constants: dict[Any, Tensor] = {}
+        self.made: set[int] = set()  # ids of arrays that the trace itself has made
         self._keep: list[Any] = []  # captured objects, whose ids are keys
 
     def argument(self, x: Any, hint: str) -> Any:
@@ -48,9 +52,12 @@ class Inputs:
             return out
         if isinstance(x, int) and not isinstance(x, bool):
             return self.trace.integer(self.trace.assumptions.symbol(x, [hint]))
-        if isinstance(x, np.ndarray):
+        if isinstance(x, ARRAYS):
             sizes = tuple(self.trace.assumptions.size(n) for n in x.shape)
-            return self.trace.parameter(Type(x.dtype, sizes), hint, x)
+            t = self.trace.parameter(Type(x.dtype, sizes), hint, x)
+            if isinstance(x, DeviceArray):
+                self.known[t._value] = x
+            return t
         t = self.trace.parameter(type_of_array(x), hint)
         self.known[t._value] = x
         return t
@@ -69,7 +76,7 @@ class Inputs:
         else:
             data = x._data if isinstance(x, Tensor) else x
             type = type_of_array(data)
-            if isinstance(data, np.ndarray):
+            if isinstance(data, ARRAYS):
                 sizes = tuple(self.trace.assumptions.size(n) for n in data.shape)
                 type = Type(data.dtype, sizes)
         v = self.trace.builder.value(type, hint)
@@ -88,9 +95,12 @@ class Inputs:
         self.origins[v] = x
         data = x._data if isinstance(x, Tensor) else x
         check_plain(data, "captured")
-        if isinstance(data, np.ndarray):
-            self.trace.layouts.known[v] = data
-        elif data is not None:
+        if self.trace.parent is None and id(x) not in self.made:
+            self.trace.placement.enter(data, f"the variable {v.name}")
+            self.trace.placement.check()
+        if isinstance(data, ARRAYS):
+            self.trace.layouts.known[v] = outline_of(data)
+        if data is not None and not isinstance(data, np.ndarray):
             self.known[v] = data
 
     def outside(self, x: Tensor) -> Tensor:
@@ -158,17 +168,20 @@ class Inputs:
         """Write an array that the program makes itself into the program."""
         if x.size > LARGE_CONSTANT:
             x.flags.writeable = False
+            self.made.add(id(x))
             return self.capture(x)
         return self.trace.apply(OPS["constant"], (), constant_attrs(x))  # type: ignore[no-any-return]
 
-    def array(self, x: np.ndarray[Any, Any]) -> Tensor:
+    def array(self, x: np.ndarray[Any, Any] | DeviceArray) -> Tensor:
         known = self.captured.get(id(x))
         if known is not None:
             return self.trace.tensor(self.trace.operand(self.trace.tensor(known[1])))
         if self.trace.parent is not None:
             outer = self.trace.parent.tensor(self.trace.parent.operand(x))
             return self.trace.tensor(self.trace.operand(outer))
-        if not x.ndim:  # what NumPy makes of its scalars in comparisons
+        if (
+            isinstance(x, np.ndarray) and not x.ndim
+        ):  # what NumPy makes of its scalars in comparisons
             one: Any = x[()]
             return self.scalar(one)
         raise UnsupportedError(
@@ -187,8 +200,8 @@ class Inputs:
             if self.trace.parent is not None:
                 outer = x if isinstance(x, Value) else self.trace.parent.operand(x)
                 return self.trace.parent.prefix.value(outer)
-            return x._data if isinstance(x, Tensor) else x
-        return self.known.get(v, self.trace.layouts.known.get(v))
+            return host_of(x._data if isinstance(x, Tensor) else x)
+        return host_of(self.known.get(v, self.trace.layouts.known.get(v)))
 
     def left_over(self, v: Value) -> UnsupportedError:
         return UnsupportedError(

@@ -12,6 +12,7 @@ from ..ir.dims import Dim, Expr
 from ..ir.func import Node, Operand, Value
 from ..ir.op import OPS, Fold, Kind, Op
 from ..ir.types import I64
+from .devices import host_of
 from .symbols import SymInt
 from .tensor import Tensor
 from .traceint import TraceInt
@@ -32,6 +33,7 @@ class Static(NamedTuple):
         return bool(self.read(data) == self.value)
 
     def read(self, data: Any) -> Any:
+        data = host_of(data)
         for op, attrs, indices in self.steps:
             data = op.eager(data, *indices, **attrs)
         return data

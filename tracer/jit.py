@@ -20,6 +20,7 @@ import numpy as np
 from ..ir.dims import Symbol
 from ..ir.errors import OpaqueError, OutcomeError, UncompiledWarning, UnsupportedError
 from ..ir.func import Func
+from ..runtime.devices import DeviceArray
 from ..runtime.devices import device as device_of
 from . import dispatch
 from .containers import Tree, flatten_tree, map_tree
@@ -29,6 +30,7 @@ from .location import user_location
 from .modes import Options, calling, capturing
 from .operators import EagerOperators
 from .outcomes import Answer, Path, Raised
+from .placement import on_host
 from .plans import MOST, Plan, kind_of, make_plan
 from .record import array_of
 from .specialisation import (
@@ -193,7 +195,15 @@ class Compiled:
 
     def uncompiled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the function itself: NumPy's meaning for arguments that overlap."""
-        leaves, _ = flatten_tree((tuple(args), dict(kwargs)))
+        leaves, tree = flatten_tree((tuple(args), dict(kwargs)))
+        if any(isinstance(x, DeviceArray) for x in leaves):
+            warnings.warn(
+                f"{self!r} runs uncompiled, on copies on the host: it writes arguments "
+                "that share memory, or has no program for them",
+                UncompiledWarning,
+                stacklevel=4,
+            )
+            return on_host(self.fn, leaves, tree)
         if any(isinstance(x, Tensor) for x in leaves):
             with operators(EagerOperators()), transforming():
                 return convert(self.fn)(*args, **kwargs)
@@ -387,7 +397,7 @@ class Compiled:
 
 def _stand_in(x: Any) -> Any:
     """Return an array for what has but its shape and dtype."""
-    if isinstance(x, Tensor | np.ndarray | np.generic | type):
+    if isinstance(x, Tensor | np.ndarray | DeviceArray | np.generic | type):
         return x
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if not isinstance(shape, tuple) or dtype is None:
@@ -451,10 +461,14 @@ def compile(
     A `precise` function has the scalar ones of the C library, which `math` has, too;
     so have its gradients and what it is called in.
 
-    With a `device`, "cuda", "cuda:1" or "cuda:emu", kernels run there: arguments are
-    copied to the device, results and what the function has written are copied back.
-    "cuda:emu" interprets the kernels of a GPU, without one. Raises DeviceError where
-    there is no such device, or what it needs is missing.
+    Called with arrays of a device (`device_array`, or Tensors there) it runs there and
+    returns such arrays; nothing is copied to or from the host. All arrays of a call are
+    in one place: raises DeviceError, which names them, where they are not.
+
+    With a `device`, "cuda", "cuda:1" or "cuda:emu", kernels run there whatever it is
+    called with: NumPy arrays are copied to the device, results and what the function
+    has written are copied back. "cuda:emu" interprets the kernels of a GPU, without
+    one. Raises DeviceError where there is no such device, or what it needs is missing.
 
     >>> @compile
     ... def double_first_row(x):

@@ -24,10 +24,12 @@ from ..passes.jvp import jvp
 from ..passes.limit import limited_vjp
 from ..passes.partition import split
 from ..passes.vjp import cotangent_type
+from ..runtime.devices import ARRAYS, DeviceArray
 from . import autograd, dispatch
 from .capture import run_traced
 from .containers import Tree, flatten_tree, unflatten_tree
 from .convert import convert, operators
+from .devices import HOST, copied, filled
 from .inputs import check_plain
 from .jit import LOCK
 from .location import user_location
@@ -322,14 +324,14 @@ def _linearize_eager(
         private = [_private(inputs.get(j, x)) for j, x in enumerate(leaves)]
     args, kwargs = unflatten_tree(tree, private)
     swap = Swap(state)
-    held: dict[int, tuple[np.ndarray[Any, Any], Tensor]] = {}
+    held: dict[int, tuple[Any, Tensor]] = {}
     with ExitStack() as stack:
         stack.enter_context(DEPTH)
         stack.enter_context(enable_grad())
         stack.enter_context(allow_mutation_on_saved_tensors())
         stack.enter_context(operators(EagerOperators()))
         stack.enter_context(transforming())
-        captured = [(p, x) for p, x in state.inputs if isinstance(x, np.ndarray)]
+        captured = [(p, x) for p, x in state.inputs if isinstance(x, ARRAYS)]
         if captured:  # their places hold Tensors meanwhile: one thread at a time
             stack.enter_context(LOCK)
         try:
@@ -406,7 +408,7 @@ def _linearize_eager(
     def write_back() -> None:
         for array, t in held.values():
             if t._version:
-                np.copyto(array, t._data)
+                array[...] = t._data
         kept: dict[int, Any] = {id(t): array for array, t in held.values()}
         kept.update((id(x), x) for _, x in state.inputs if isinstance(x, Tensor))
 
@@ -423,21 +425,21 @@ def _requires_grad(x: Any) -> bool:
     return isinstance(x, Tensor) and x.requires_grad
 
 
-def _copy_of(x: np.ndarray[Any, Any]) -> Tensor:
+def _copy_of(x: Any) -> Tensor:
     return of(x.copy(order="K"))
 
 
 def _input(x: Any) -> Tensor:
     """Return what is differentiated in: a leaf, or a value of an outer graph."""
     if isinstance(x, Tensor) and x.requires_grad:
-        same = COPY if isinstance(x._data, np.ndarray) else POSITIVE
+        same = COPY if isinstance(x._data, ARRAYS) else POSITIVE
         return dispatch.apply(same, (x,))  # type: ignore[no-any-return]
     return of(x._data if isinstance(x, Tensor) else x).requires_grad_()
 
 
 def _private(x: Any) -> Any:
     """Return a private copy of an argument leaf, which the function may write."""
-    if isinstance(x, np.ndarray):
+    if isinstance(x, ARRAYS):
         return _copy_of(x)
     if isinstance(x, Tensor):
         return dispatch.apply(
@@ -461,21 +463,20 @@ def _shown(x: Any, inside: bool) -> Any:
 def _like(g: Any, x: Tensor, inside: bool) -> Any:
     """Return the gradient of an input: that of a scalar is a scalar."""
     g = _shown(g, inside)
-    is_array = isinstance(x._data, np.ndarray)
+    is_array = isinstance(x._data, ARRAYS)
     return g[()] if isinstance(g, np.ndarray) and not is_array else g
 
 
 def _zeros(x: Tensor) -> Tensor:
-    data = np.zeros_like(x._data) if isinstance(x._data, np.ndarray) else 0.0 * x._data
-    return of(data)
+    return of(filled(x._data, 0) if isinstance(x._data, ARRAYS) else 0.0 * x._data)
 
 
 def _no_change(x: Any) -> Any:
     """Return the tangent of a result that depends on no argument, if it is a float."""
     if isinstance(x, Tensor):
         return _zeros(x) if x.dtype.kind in "fc" else None
-    if isinstance(x, np.ndarray | np.generic):
-        return np.zeros_like(x) if x.dtype.kind in "fc" else None
+    if isinstance(x, (*ARRAYS, np.generic)):
+        return filled(x, 0) if x.dtype.kind in "fc" else None
     return 0.0 if isinstance(x, float) else None
 
 
@@ -483,7 +484,11 @@ def _cotangent(ct: Any, like: Tensor, what: str = "result") -> Tensor:
     """Return a cotangent with the type of the result it belongs to; or a tangent."""
     if isinstance(ct, Tensor) and ct.shape == like.shape:
         return ct
-    data = np.asarray(ct if not isinstance(ct, Tensor) else ct._data, like.dtype)
+    data = ct._data if isinstance(ct, Tensor) else ct
+    if not isinstance(data, DeviceArray):
+        data = np.asarray(data, like.dtype)
+    if like.device != HOST:
+        data = copied(data, like.device)
     if data.shape != like.shape:
         name = "cotangent" if what == "result" else "tangent"
         raise GradientError(

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from ..ir.errors import DeviceError
 
@@ -37,6 +37,15 @@ class _Modes(threading.local):
 
 
 STATE = _Modes()
+
+
+class _Home(threading.local):
+    """The device whose gradients a thread computes, if any: see `devices.at_home`."""
+
+    place: Any = None
+
+
+HOME = _Home()
 
 
 def is_grad_enabled() -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.dims import Symbol
+from ..runtime.devices import DeviceArray
 from .capture import Result
 from .containers import Tree
 from .fastcall import MISS, Flat, make_flat, never
@@ -46,6 +47,10 @@ def kind_of(
             leaf(x)
         elif cls in _VALUES:
             add((cls, x))
+            leaf(x)
+        elif cls is DeviceArray:
+            add((x.dtype, x.shape, x.place))
+            arrays.append(id(x))
             leaf(x)
         elif depth < DEEPEST and (cls is tuple or cls is list):
             add(cls)

@@ -11,11 +11,13 @@ import numpy as np
 
 from .. import codegen
 from ..ir import dims, interp
+from ..ir.build import IRBuilder, names_in
 from ..ir.dims import Expr, Symbol
 from ..ir.errors import RetrogradeError
-from ..ir.func import Func, walk
-from ..ir.op import Kind
+from ..ir.func import Block, Copier, Func, Operand, Value, walk
+from ..ir.op import OPS, Kind
 from ..ir.text import show
+from ..ir.types import Type
 from ..passes import manager
 from ..passes.activity import declares_derivative
 from ..passes.limit import Known, limited_vjp
@@ -80,6 +82,7 @@ class Program:
         self.stages: dict[str, Func] = {}
         self._kernel: Callable[..., list[Any]] | None = None
         self._source: Any = None  # of the variants of the kernel
+        self._lifted: dict[tuple[int, ...], Program] = {}
         # The facts about sizes that each holds for, and the derivative.
         self._vjps: dict[Any, list[tuple[Sequence[Expr], Program]]] = {}
 
@@ -148,6 +151,19 @@ class Program:
         kernel = self.kernel_for(symbols)
         return kernel(args, [symbols[s] for s in self.func.symbols])  # type: ignore[no-any-return]
 
+    def taking_arrays(self, positions: tuple[int, ...]) -> Program:
+        """Return this program with 0-d arrays for some of the scalars that it takes.
+
+        Arrays of a device that hold numbers need not be read back then.
+        """
+        if not positions:
+            return self
+        with _BUILDING:
+            if positions not in self._lifted:
+                func = with_arrays(self.func, positions)
+                self._lifted[positions] = Program(func, self.options)
+            return self._lifted[positions]
+
     def vjp(
         self,
         wrt: tuple[int, ...],
@@ -207,6 +223,21 @@ def without_checks(f: Func) -> Func:
     """Return `f` without its `expect` nodes: they have passed."""
     nodes = tuple(n for n in f.nodes if n.op.kind is not Kind.CHECK)
     return replace(f, body=replace(f.body, nodes=nodes))
+
+
+def with_arrays(f: Func, positions: Sequence[int]) -> Func:
+    """Return `f` with 0-d arrays for some of the scalars that it takes."""
+    b = IRBuilder(list(names_in(f)))
+    params = list(f.params)
+    numbers: dict[Value, Operand] = {}
+    with b.block() as made:
+        for j in positions:
+            params[j] = b.value(Type(params[j].type.dtype, ()), params[j].name)
+            numbers[f.params[j]] = b.apply(OPS["item"], (params[j],), {})
+    copier = Copier(values=numbers)
+    nodes = tuple(map(copier.node, f.nodes))
+    results = tuple(map(copier.operand, f.results))
+    return replace(f, body=Block(tuple(params), (*made, *nodes), results))
 
 
 def only_results(f: Func, start: int) -> Func:

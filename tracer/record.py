@@ -12,6 +12,7 @@ from ..ir.dims import Symbol
 from ..ir.errors import GradientError
 from ..ir.func import type_of
 from ..ir.op import OPS
+from ..runtime.devices import DeviceArray
 from . import dispatch, tape
 from .builders import EagerBuilder
 from .program import Program
@@ -75,6 +76,7 @@ def run_recorded(
             return grads
         pullback = program.vjp(wrt, chosen, env)
         given = [*args, *(cts[i] for i in chosen)]
+        pullback = pullback.taking_arrays(_held_numbers(pullback, given))
         if isinstance(b, EagerBuilder):
             out = pullback.run(_as_declared(pullback, map(array_of, given)), env)
         else:
@@ -106,7 +108,19 @@ def _before(x: Any) -> Any:
 
 
 def _inexact(x: Any) -> bool:
-    return np.asarray(array_of(x)).dtype.kind in "fc"
+    data = array_of(x)
+    return (
+        data if isinstance(data, DeviceArray) else np.asarray(data)
+    ).dtype.kind in "fc"
+
+
+def _held_numbers(program: Program, given: Sequence[Any]) -> tuple[int, ...]:
+    """Return the scalars of a program for which there are arrays of a device."""
+    return tuple(
+        j
+        for j, (p, x) in enumerate(zip(program.func.params, given, strict=True))
+        if p.type.scalar and isinstance(array_of(x), DeviceArray)
+    )
 
 
 def _as_declared(program: Program, args: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.op import OUT, Op, Zero
+from ..runtime.devices import ARRAYS
 from ..runtime.storage import Storage
 from . import tensor as _tensor
 from .edges import edge_of
@@ -15,7 +16,7 @@ from .graph import Edge
 from .modes import STATE
 from .nodes import plan_of, view_node
 from .saved import Saved
-from .views import Array, Outline, ViewStep
+from .views import Outline, ViewStep
 
 
 def is_inexact(data: Any) -> bool:
@@ -27,7 +28,7 @@ def is_inexact(data: Any) -> bool:
 def make_view(
     op: Op,
     t: _tensor.Tensor,
-    out: Array,
+    out: Any,
     data: Sequence[Any],
     attrs: Mapping[str, Any],
 ) -> _tensor.Tensor:
@@ -38,7 +39,7 @@ def make_view(
         return t.detach()
     result = _tensor.Tensor(out, storage)
     indices = tuple(
-        x.item() if isinstance(x, np.ndarray | np.generic) else x for x in data[1:]
+        x.item() if isinstance(x, (*ARRAYS, np.generic)) else x for x in data[1:]
     )
     result._base = t if t._base is None else t._base
     result._steps = (*t._steps, ViewStep(op, indices, attrs))
@@ -64,7 +65,7 @@ def record_op(
     overwritten: Storage | None,
 ) -> None:
     """Hang the node of an op on its result, if an operand requires a gradient."""
-    tensor, ndarray = _tensor.Tensor, np.ndarray
+    tensor = _tensor.Tensor
     edges: dict[int, Edge] = {}
     for k, x in enumerate(operands):
         if type(x) is tensor:
@@ -78,7 +79,7 @@ def record_op(
     saves = plan.saves_out
     for k, is_read in plan.keeps:
         x, d = operands[k], data[k]
-        is_array = isinstance(d, ndarray)
+        is_array = isinstance(d, ARRAYS)
         if not is_read:
             kept[k] = Outline(d) if is_array else d
         elif type(x) is tensor and (is_array or k in edges):
@@ -90,7 +91,7 @@ def record_op(
         kept[OUT] = Saved(result, None, None)
     elif plan.asks_out:
         out = result._data
-        kept[OUT] = Outline(out) if isinstance(out, ndarray) else out
+        kept[OUT] = Outline(out) if isinstance(out, ARRAYS) else out
     node = plan.node
     if plan.ranked:
         node = plan.ranked.get(tuple(map(np.ndim, data)), node)

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from ..runtime.devices import ARRAYS
 from .jit import LOCK
 from .modes import enable_grad
 from .state import Contents, Place, State, copied, replace_contents
@@ -53,7 +52,7 @@ class Captured:
         self.arrays = [
             (x, x.copy(order="K"))
             for x in {id(x): x for _, x in state.inputs}.values()
-            if isinstance(x, np.ndarray) and x.flags.writeable
+            if isinstance(x, ARRAYS) and x.flags.writeable
         ]
         with enable_grad():
             self.tensors = [

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..ir.errors import MutationError
 from ..ir.types import type_of_array
+from ..runtime.devices import ARRAYS
 from ..runtime.storage import Storage
 from . import tensor as _tensor
 from .graph import AccumulateGrad, Edge, Node
@@ -63,7 +62,7 @@ class Saved:
         """Return a tensor whose gradient goes where the saved one's did."""
         data = self.array(owner)
         storage = self._storage
-        if storage is None and isinstance(data, np.ndarray):
+        if storage is None and isinstance(data, ARRAYS):
             storage = Storage()
         t = _tensor.Tensor(data, storage)
         edge = self._edge if nr is None else (owner, nr)

@@ -13,6 +13,7 @@ from ..ir.dims import Expr, Symbol
 from ..ir.errors import MutationError, OutcomeError
 from ..ir.func import Func
 from ..ir.types import Type
+from ..runtime.devices import ARRAYS, DeviceArray
 from .capture import (
     Out,
     Result,
@@ -21,6 +22,7 @@ from .capture import (
     replay,
 )
 from .containers import Tree, unflatten_tree
+from .devices import host_of, outline_of, share_memory
 from .guards import Matcher
 from .inputs import PLAIN
 from .integers import Static
@@ -81,6 +83,7 @@ class Specialisation:
     """One program for one kind of arguments, and what it assumes."""
 
     program: Program
+    device: str | None  # of the arrays that it takes; None where they are NumPy's
     stages: dict[str, Func]
     arguments: tuple[int, ...]  # leaf number of each parameter, until captured ones
     captured: tuple[Place | Any, ...]  # a place, or an object made while tracing
@@ -152,13 +155,28 @@ class Specialisation:
                     return None
                 if data.ndim != len(p.type.shape):
                     return None
+            elif isinstance(data, DeviceArray):
+                if data.device != self.device or data.dtype != p.type.dtype:
+                    return None
+                if p.type.scalar or data.ndim != len(p.type.shape):
+                    return None
             elif not p.type.scalar or not _is_scalar(data, p.type):
                 return None
+        if self.device is not None and not self._is_there(values):
+            return None
         if self.bookkeeping is not None and not self.bookkeeping.holds(values):
             return None
         if not all(static.holds(array_of(values[j])) for j, static in self.statics):
             return None
         return values
+
+    def _is_there(self, values: Sequence[Any]) -> bool:
+        """Tell whether captured arrays are there, but for those of the trace."""
+        captured = zip(self.captured, values[len(self.arguments) :], strict=True)
+        return not any(
+            isinstance(source, Place) and isinstance(x, np.ndarray) and x.ndim
+            for source, x in ((s, array_of(x)) for s, x in captured)
+        )
 
     def symbols(
         self, leaves: Sequence[Any], values: Sequence[Any]
@@ -190,7 +208,7 @@ class Specialisation:
             only_results(self.program.func, len(self.program.func.results)), "dce"
         )
         try:
-            interp.run(checks, *map(array_of, values), symbols=env)
+            interp.run(checks, *(host_of(array_of(x)) for x in values), symbols=env)
         except OutcomeError as error:
             return error
         return None
@@ -201,10 +219,9 @@ class Specialisation:
             x = array_of(values[j])
             for k, y in enumerate(values):
                 other = array_of(y)
-                if k != j and isinstance(other, np.ndarray):
-                    if np.may_share_memory(x, other) and np.shares_memory(x, other):
-                        return True
-        return any(repeats(array_of(values[j])) for j in self.written)
+                if k != j and isinstance(other, ARRAYS) and share_memory(x, other):
+                    return True
+        return any(repeats(outline_of(array_of(values[j]))) for j in self.written)
 
     def run(
         self,
@@ -346,6 +363,8 @@ def leaf_kind(x: Any) -> Hashable:
         return (x.dtype, x.ndim)
     if isinstance(x, np.generic):
         return (x.dtype, -1)
+    if isinstance(x, DeviceArray):
+        return (x.dtype, x.ndim, x.device)
     cls = type(x)
     if cls is float or cls is complex or (cls is int and fits_int64(x)):
         return cls.__name__
@@ -373,7 +392,7 @@ def _is_scalar(x: Any, t: Type) -> bool:
 
 
 def is_array_like(x: Any) -> bool:
-    return isinstance(x, Tensor | np.ndarray)
+    return isinstance(x, Tensor | np.ndarray | DeviceArray)
 
 
 def identity_pattern(leaves: Sequence[Any]) -> Hashable:

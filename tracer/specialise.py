@@ -11,6 +11,7 @@ import numpy as np
 from ..ir.dims import Dim, Expr
 from ..ir.errors import RetrogradeError, UnsupportedError
 from ..ir.func import Value
+from ..runtime.devices import ARRAYS
 from .assume import NeedsValue
 from .capture import (
     Out,
@@ -23,7 +24,7 @@ from .guards import make_matcher
 from .inputs import check_plain
 from .leaves import Bookkeeping, GradOf, without_gradient
 from .location import user_location
-from .modes import options
+from .modes import STATE, options
 from .outcomes import Answer, Path, Raised
 from .program import Program, run_pass
 from .record import array_of
@@ -118,7 +119,7 @@ def is_input_leaf(x: Any) -> bool:
             rule="Compiled functions take arrays of bools, integers and floats.",
             hint="convert it first",
         )
-    return isinstance(x, np.ndarray | np.generic | float | complex | int)
+    return isinstance(x, (np.generic, float, complex, int, *ARRAYS))
 
 
 def _name(fn: Any) -> str:
@@ -144,6 +145,15 @@ def _hints(fn: Any, tree: Tree) -> list[str]:
     return out
 
 
+def _positions(tree: Tree, hints: Sequence[str]) -> Iterator[str]:
+    """Yield for every leaf of the arguments which one it is in, for errors."""
+    names = iter(hints)
+    for k, child in enumerate(tree.children[0].children):
+        for _ in range(child.leaves):
+            yield f"argument {k} ({next(names)})"
+    yield from (f"argument {name}" for name in names)
+
+
 class _Specialiser:
     """Traces a function once, for arguments of one kind."""
 
@@ -166,6 +176,10 @@ class _Specialiser:
         self.state = State()
         self.state.search(fn)
         hints = _hints(fn, tree)
+        for x, what in zip(leaves, _positions(tree, hints), strict=True):
+            self.trace.placement.enter(array_of(x), what)
+        self.trace.placement.check()
+        STATE.device = self.trace.placement.runs_on
         self.traced = [self._argument(j, x, hints[j]) for j, x in enumerate(leaves)]
 
     def _argument(self, j: int, x: Any, hint: str) -> Any:
@@ -274,7 +288,8 @@ class _Specialiser:
         # A transform shows the stages of the function it transforms.
         stages = trace.stages or {"capture": captured_func, "functionalize": pure}
         return Specialisation(
-            program=Program(pure, options()),
+            program=Program(pure, options()._replace(device=trace.placement.runs_on)),
+            device=trace.placement.device,
             stages=stages,
             arguments=tuple(self.numbers),
             captured=captured,

@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..runtime.devices import DeviceArray
 from .containers import flatten_tree, map_tree, parts_of
 from .tensor import Tensor
 
@@ -102,11 +103,12 @@ def is_input(x: object) -> bool:
     """Tell whether captured `x` is read at every call: arrays, Tensors and floats."""
     if isinstance(x, Tensor):
         return not x.is_traced
-    return isinstance(x, np.ndarray | np.generic | float | complex) and not (
+    return isinstance(x, INPUTS) and not (
         isinstance(x, np.ndarray) and x.dtype.kind not in "biufc"
     )
 
 
+INPUTS = (np.ndarray, np.generic, float, complex, DeviceArray)
 CONSTANTS = (int, str, bytes, np.dtype, float, complex, np.generic)
 
 
@@ -170,7 +172,7 @@ def structure(x: Any) -> tuple[type, Any]:
 
 def containers_in(x: Any, way: tuple[Step, ...] = ()) -> Iterator[Container]:
     """Yield what can be changed in arguments, outermost first."""
-    if isinstance(x, Tensor | np.ndarray) or len(way) > DEPTH + 2:
+    if isinstance(x, Tensor | np.ndarray | DeviceArray) or len(way) > DEPTH + 2:
         return
     if isinstance(x, list | tuple | dict):
         if len(way) > 1 and not isinstance(x, tuple):

@@ -20,10 +20,12 @@ from ..ir.errors import (
     UnsupportedError,
 )
 from ..ir.op import OPS
+from ..runtime.devices import ARRAYS, DeviceArray, device_array
 from ..runtime.storage import Storage
 from . import dispatch, tape
 from .arithmetic import Arithmetic
 from .arrays import ArrayMethods
+from .devices import HOST, OnDevices, host_of, refuse_host
 from .fields import part
 from .location import user_location
 from .modes import STATE
@@ -45,7 +47,7 @@ HINTS = {
 }
 
 
-class Tensor(Arithmetic, ArrayMethods):
+class Tensor(Arithmetic, ArrayMethods, OnDevices):
     """An array, scalar or number with values of NumPy and gradients of PyTorch.
 
     >>> x = tensor([1.0, 2.0], requires_grad=True)
@@ -67,12 +69,13 @@ class Tensor(Arithmetic, ArrayMethods):
     @property
     def strides(self) -> tuple[int, ...]:
         """The strides in bytes; only eager tensors have them."""
-        return tuple(np.asarray(self._python("strides", breaks=False)).strides)
+        data = self._python("strides", breaks=False)
+        return tuple((data if isinstance(data, ARRAYS) else np.asarray(data)).strides)
 
     def __repr__(self) -> str:
         if self._trace is not None:
             return f"Tensor({self._value!r})"
-        data = self._data
+        data = host_of(self._data)
         body = repr(data)
         if isinstance(data, np.ndarray):
             body = np.array2string(data, separator=", ", prefix="tensor(")
@@ -80,6 +83,8 @@ class Tensor(Arithmetic, ArrayMethods):
                 body += f", dtype={data.dtype}"
         elif isinstance(data, np.generic):
             body = f"np.{data.dtype}({data})"
+        if data is not self._data:
+            body += f", device={self.device!r}"
         node = self.grad_fn
         if node is not None:
             return f"tensor({body}, grad_fn=<{node.name()}>)"
@@ -188,25 +193,29 @@ class Tensor(Arithmetic, ArrayMethods):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         data = self._python("array")
+        refuse_host(self, "np.asarray")
         if copy is not True and self._storage is not None:
             self._storage.share()
         return np.array(data, dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        data = np.asarray(self._python("DLPack capsule"))
+        data = self._python("DLPack capsule")
+        data = data if isinstance(data, ARRAYS) else np.asarray(data)
         if self._storage is not None:
             self._storage.share()
         return data.__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
-        data = np.asarray(self._python("DLPack device", breaks=False))
+        data = self._python("DLPack device", breaks=False)
+        data = data if isinstance(data, ARRAYS) else np.asarray(data)
         return data.__dlpack_device__()
 
     def item(self, *index: int) -> Any:
         """Return one element as a Python number, without its gradient."""
         if self._trace is not None:
             return self._trace.item(self, index)
-        return np.asarray(self._python("item", breaks=False)).item(*index)
+        data = self._python("item", breaks=False)
+        return (data if isinstance(data, ARRAYS) else np.asarray(data)).item(*index)
 
     def tolist(self) -> Any:
         """Return nested lists of Python numbers, without gradients."""
@@ -217,8 +226,10 @@ class Tensor(Arithmetic, ArrayMethods):
         """Return the NumPy array over the same memory.
 
         From then on the memory is shared: values saved from it are saved as copies.
+        Raises a TypeError for what is on a device: `t.cpu().numpy()` copies it.
         """
         data = self._python("numpy")
+        refuse_host(self, "numpy")
         if self._storage is not None:
             self._storage.share()
         return data
@@ -433,7 +444,9 @@ class Tensor(Arithmetic, ArrayMethods):
                 "the deepcopy protocol at the moment.",
                 location=user_location(),
             )
-        result = of(np.array(self._data)) if self._storage else Tensor(self._data)
+        whole = isinstance(self._data, DeviceArray)
+        data = self._data.copy() if whole else np.array(self._data)
+        result = of(data) if self._storage else Tensor(self._data)
         result._leaf = self._leaf
         memo[id(self)] = result
         if self._grad is not None:
@@ -459,7 +472,7 @@ def way_out(args: Any) -> str:
 
 def of(data: Any) -> Tensor:
     """Return a tensor over data that nobody else writes: its memory is taken over."""
-    return Tensor(data, Storage() if isinstance(data, np.ndarray) else None)
+    return Tensor(data, Storage() if isinstance(data, ARRAYS) else None)
 
 
 def _rebuild(data: Any, requires_grad: bool) -> Tensor:
@@ -471,7 +484,7 @@ def _rebuild(data: Any, requires_grad: bool) -> Tensor:
 
 def wrap(data: Any) -> Tensor:
     """Return a tensor over `data` without copying; the memory stays the caller's."""
-    is_array = isinstance(data, np.ndarray)
+    is_array = isinstance(data, ARRAYS)
     return Tensor(data, Storage(shared=True) if is_array else None)
 
 
@@ -479,7 +492,7 @@ def as_tensor(x: Any) -> Tensor:
     """Return `x` if it is a tensor, else a tensor over its data."""
     if isinstance(x, Tensor):
         return x
-    if isinstance(x, np.ndarray | np.generic | int | float | complex):
+    if isinstance(x, np.ndarray | np.generic | DeviceArray | int | float | complex):
         return wrap(x)
     return wrap(np.asarray(x))
 
@@ -504,8 +517,15 @@ def from_numpy(array: Array) -> Tensor:
     return wrap(array)
 
 
-def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor with a copy of `data`.
+def tensor(
+    data: Any,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: str | None = None,
+) -> Tensor:
+    """Return a tensor with a copy of `data`, in the memory of a device if asked.
+
+    A `DeviceArray` is copied where it is, unless `device` names another place.
 
     >>> tensor([1.0, 2.0], requires_grad=True)
     tensor([1., 2.], requires_grad=True)
@@ -513,6 +533,22 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
     if dispatch.active_trace() is not None:
         copy = part("functions").FUNCTIONS[np.array](data, dtype=dtype)
         t: Tensor = dispatch.apply(OPS["detach"], (copy,))
+    elif device not in (None, HOST) or isinstance(as_data(data), DeviceArray):
+        t = of(_on_device(data, dtype, device))
     else:
         t = of(np.array(data, dtype=dtype))  # raises where a gradient would be lost
     return t.requires_grad_() if requires_grad else t
+
+
+def as_data(x: Any) -> Any:
+    """Return the data of a tensor, anything else as it is."""
+    return x._data if isinstance(x, Tensor) else x
+
+
+def _on_device(data: Any, dtype: Any, device: str | None) -> Any:
+    """Return a copy of some data on a device, or of a device's on the host."""
+    if isinstance(data, Tensor):
+        data = data._python("tensor")
+    if device == HOST:
+        return np.array(data.numpy(), dtype=dtype)
+    return device_array(data, device or data.device, dtype)

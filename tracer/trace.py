@@ -35,7 +35,9 @@ from ..ir.func import (
 )
 from ..ir.op import OPS, Kind, Op
 from ..ir.types import Type, same_shape
+from ..runtime.devices import ARRAYS, DeviceArray
 from .assume import Assumptions, NeedsValue, Test
+from .devices import outline_of
 from .inputs import Inputs, check_fits
 from .integers import Integers, dims_of
 from .layouts import Layouts
@@ -44,6 +46,7 @@ from .location import user_location
 from .modes import STATE
 from .mutations import Mutations
 from .outcomes import Outcomes, Prefix
+from .placement import Placement
 from .symbols import SymInt
 from .tensor import Tensor
 from .traceint import TraceInt
@@ -66,6 +69,9 @@ class Trace:
         self.prefix = Prefix(self)  # values in this call
         self.leaves = Leaves(self)
         self.inputs = Inputs(self)
+        self.placement: Placement = (
+            parent.placement if parent else Placement(name, STATE.device)
+        )
         self.layouts = Layouts(self)
         self.integers = Integers(self)
         self.mutations = Mutations(self)
@@ -83,8 +89,8 @@ class Trace:
         """Add a parameter; `like` is the array it stands for in this call."""
         v = self.builder.value(type, hint)
         self.params.append(v)
-        if isinstance(like, np.ndarray):
-            self.layouts.known[v] = like
+        if isinstance(like, ARRAYS):
+            self.layouts.known[v] = outline_of(like)
         return self.tensor(v)
 
     # Values ----------------------------------------------------------------------
@@ -131,7 +137,7 @@ class Trace:
             return x
         if isinstance(x, np.bool_):
             return bool(x)
-        if isinstance(x, np.generic | np.ndarray):
+        if isinstance(x, np.generic | np.ndarray | DeviceArray):
             t = (
                 self.inputs.scalar(x)
                 if isinstance(x, np.generic)

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..ir.errors import DTypeError, GradientError, Location
 from ..ir.types import type_of_array
+from ..runtime.devices import ARRAYS, DeviceArray
 from . import dispatch
 from .containers import Tree, flatten_tree, parts_of, unflatten_tree
 from .convert import convert
@@ -128,7 +129,7 @@ class Grad(Transform):
 
 def described(x: Any) -> str:
     t = x.type if isinstance(x, Tensor) else None
-    if t is None and isinstance(x, np.ndarray | np.generic | int | float):
+    if t is None and isinstance(x, np.ndarray | np.generic | DeviceArray | int | float):
         t = type_of_array(x)
     return str(t) if t is not None else type(x).__name__
 
@@ -182,7 +183,7 @@ def leaves_of(args: Sequence[Any], k: int, fn: Any, strict: bool = True) -> Grou
 def is_differentiable(x: Any) -> bool:
     if isinstance(x, Tensor):
         return x.dtype.kind == "f"
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, np.ndarray | np.generic | DeviceArray):
         return x.dtype.kind == "f"
     return isinstance(x, float)
 
@@ -374,4 +375,4 @@ def snapshot(x: Any) -> Any:
     if isinstance(x, Tensor) and x._storage is not None:
         with enable_grad():
             return x.clone()
-    return x.copy(order="K") if isinstance(x, np.ndarray) else x
+    return x.copy(order="K") if isinstance(x, ARRAYS) else x

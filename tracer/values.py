@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ir.op import OPS
 from ..ir.ops.create import constant_attrs
+from ..runtime.devices import ARRAYS
 from ..runtime.storage import Storage
 from . import dispatch
 from .symbols import SymInt
@@ -70,7 +71,7 @@ def is_traced(x: object) -> bool:
 def concrete(x: Any) -> np.ndarray[Any, Any] | None:
     """Return the values of an argument as an array, or None where they are traced."""
     if isinstance(x, Tensor):
-        return None if x.is_traced else np.asarray(x._data)
+        return None if x.is_traced else np.asarray(x._data)  # one of a device is copied
     return np.asarray(x)
 
 
@@ -78,7 +79,7 @@ def is_scalar(x: Any) -> bool:
     """Tell whether `x` is a number or NumPy scalar: immutable, without axes."""
     if isinstance(x, Tensor):
         return x.type.scalar
-    return not isinstance(x, np.ndarray)
+    return not isinstance(x, ARRAYS)
 
 
 def constant(x: np.ndarray[Any, Any]) -> Any:

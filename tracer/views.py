@@ -10,6 +10,7 @@ import numpy as np
 from ..ir.build import Builder, Shaped
 from ..ir.op import OPS, Op
 from ..ir.types import DType, Type, type_of_array
+from ..runtime.devices import DeviceArray
 from .builders import EAGER
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -38,6 +39,8 @@ class ViewStep(NamedTuple):
 
     def view(self, x: Any) -> Any:
         """Return the view of an array."""
+        if isinstance(x, DeviceArray):
+            return x.viewed(self.view)
         return self.op.eager(x, *self.indices, **self.attrs)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..ir.errors import MutationError
+from ..runtime.devices import ARRAYS
 from . import tensor as _tensor
 from .edges import check_guard, edge_of, follow_base, set_node
 from .graph import Edge
@@ -53,7 +54,7 @@ def prepare_write(
 
 
 def outline_of(data: Any) -> Any:
-    return Outline(data) if isinstance(data, np.ndarray) else data
+    return Outline(data) if isinstance(data, ARRAYS) else data
 
 
 def _check_write(target: _tensor.Tensor, base: _tensor.Tensor | None) -> None:
@@ -146,7 +147,7 @@ def replace_memory(t: _tensor.Tensor, source: _tensor.Tensor) -> None:
 
 def take_memory(t: _tensor.Tensor, source: _tensor.Tensor) -> None:
     """Let a tensor have the data and version of another one from now on."""
-    if not isinstance(source._data, np.ndarray):
+    if not isinstance(source._data, ARRAYS):
         source = _tensor.of(np.array(source._data))
     t._data, t._storage = source._data, source._storage
 

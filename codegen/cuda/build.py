@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...ir import dims
-from ...ir.dims import Symbol
 from ...ir.func import Func
-from ...runtime.devices import Code, Device, Memory
+from ...ir.types import DType
+from ...runtime.devices import Code, Device, DeviceArray, Memory
+from ...runtime.devices.array import uploaded
 from ..binder import failing, normal
 from ..carried import uses_in
-from ..emit import arena_slots, late_symbols
 from ..invariants import Invariants
 from ..kernels import lower
-from ..nests import Buffer, Program, Reg, Result, drop_unused, listing
+from ..nests import Buffer, Program, Result, drop_unused, listing
+from ..recipe import Caller, written
+from .calls import caller_of
 from .homes import homes_of
 from .host import Host
 from .kernel import POINTER, Printed, Printer
@@ -46,7 +46,7 @@ def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
         if isinstance(s, Launch)
     }
     host = Host(p, plan, homes, kernels, invariants).source()
-    return DeviceKernel(p, device, host, kernels)
+    return DeviceKernel(p, device, host, kernels, caller_of(p, homes))
 
 
 def threads_for(length: int) -> int:
@@ -103,22 +103,35 @@ class Loaded:
         )
 
 
-@dataclass(slots=True)
 class DeviceKernel:
-    """A compiled Func: called with NumPy arrays, it copies them to the device and back.
+    """A compiled Func, called with arrays of its device; see `calls`.
 
-    Arguments that the Func updates are written when nothing can fail any more.
+    Called with NumPy arrays, it copies them to the device, and back what it returns and
+    what the Func updates, when nothing can fail any more.
     """
 
-    program: Program
-    device: Device
-    host: str
-    kernels: dict[str, Printed]
-    run: Callable[..., Any] = field(init=False, repr=False)
-    constants: list[Memory] = field(init=False, repr=False)
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        host: str,
+        kernels: dict[str, Printed],
+        caller: Caller,
+    ) -> None:
+        self.program = program
+        self.device = device
+        self.host = host
+        self.kernels = kernels
+        self.caller = caller
+        self._kept: dict[int, tuple[Any, DeviceArray]] = {}
+        self.space = self._space()
+        self.call: Callable[..., list[Any]] = self.space["call"]
+        self.scratch: Callable[..., int] = self.space["scratch"]
+        self.through_host = ThroughHost(self)
 
-    def __post_init__(self) -> None:
-        device = self.device
+    def _space(self) -> dict[str, Any]:
+        """Return what the text of the host names, and the functions that it defines."""
+        device, p = self.device, self.program
         space: dict[str, Any] = {
             "allocate": device.allocate,
             "fill": device.fill,
@@ -129,12 +142,20 @@ class DeviceKernel:
             "maximum": max,
             "minimum": min,
             "quotient": quotient,
+            "DeviceArray": DeviceArray,
+            "dtype": np.dtype,
+            "place": device,
+            "there": self.there,
+            "number": self.number,
+            "fail": failing(p.failures),
+            "constants": [uploaded(device, data) for _, data in p.constants],
         }
         for name, printed in self.kernels.items():
             space[name] = Loaded(device, name, printed)
-        exec(compile(self.host, f"<host of {self.program.name}>", "exec"), space)
-        self.run = space["run"]
-        self.constants = [self.uploaded(data) for _, data in self.program.constants]
+        exec(compile(self.host, f"<host of {p.name}>", "exec"), space)
+        text = written(self.caller)
+        exec(compile(text, f"<call of {p.name}>", "exec"), space)
+        return space
 
     @property
     def source(self) -> str:
@@ -145,19 +166,15 @@ class DeviceKernel:
     def nests(self) -> str:
         return listing(self.program)
 
-    def variant(self, args: Sequence[Any], symbols: Sequence[int]) -> DeviceKernel:
-        return self
+    def variant(self, args: Sequence[Any], symbols: Sequence[int]) -> Any:
+        """Return what is called with these arguments."""
+        there = any(type(x) is DeviceArray for x in args)
+        return self if there else self.through_host
 
-    def scratch(self, args: Sequence[Any], symbols: Sequence[int]) -> int:
-        """Return the bytes of temporary memory that sizes alone decide."""
-        values = self.sizes(args, symbols)
-        return sum(dims.evaluate(size, values) for size, _ in arena_slots(self.program))
+    def __call__(self, args: Sequence[Any], symbols: Sequence[int] = ()) -> list[Any]:
+        return self.variant(args, symbols).call(args, symbols)  # type: ignore[no-any-return]
 
-    def sizes(self, args: Sequence[Any], symbols: Sequence[int]) -> dict[Symbol, int]:
-        values = dict(zip(self.program.symbols, symbols, strict=True))
-        for s, k, axis in self.program.sizes:
-            values[s] = args[k].shape[axis]
-        return values
+    # What the text of the host calls ----------------------------------------------
 
     def read(self, dtype: str, address: int) -> Any:
         """Return one element of device memory."""
@@ -171,52 +188,68 @@ class DeviceKernel:
         self.device.copy(new.address, memory.address, memory.size)
         return new
 
-    def uploaded(self, x: np.ndarray[Any, Any]) -> Memory:
-        memory = self.device.allocate(x.nbytes)
-        if x.nbytes:
-            self.device.write(memory.address, np.ascontiguousarray(x))
-        return memory
+    def there(self, k: int, x: Any) -> DeviceArray:
+        """Return an argument in C order on the device.
 
-    def __call__(self, args: Sequence[Any], symbols: Sequence[int] = ()) -> list[Any]:
-        p = self.program
-        given: list[Any] = []
+        Arrays that were made while tracing do not change, and are copied once.
+        """
+        if isinstance(x, DeviceArray):
+            return x.copy()
+        known = self._kept.get(k)
+        if known is not None and known[0] is x:
+            return known[1]
+        copied = uploaded(self.device, normal(x, self.program.params[k].dtype))
+        if x.ndim:
+            self._kept[k] = x, copied
+        return copied
+
+    def number(self, x: Any, dtype: DType) -> DeviceArray:
+        """Return a number that the host has computed."""
+        return uploaded(self.device, np.array(x, dtype))
+
+
+class ThroughHost:
+    """Calls a kernel with NumPy arrays."""
+
+    def __init__(self, kernel: DeviceKernel) -> None:
+        self.kernel = kernel
+        self.scratch = kernel.scratch
+
+    @property
+    def source(self) -> str:
+        return self.kernel.source
+
+    @property
+    def nests(self) -> str:
+        return self.kernel.nests
+
+    def call(self, args: Sequence[Any], symbols: Sequence[int] = ()) -> list[Any]:
+        """Copy arguments to the device, and back what was computed."""
+        p = self.kernel.program
         arrays: dict[int, np.ndarray[Any, Any]] = {}
-        memories: dict[int, Memory] = {}
-        for k, (x, param) in enumerate(zip(args, p.params, strict=True)):
-            if isinstance(param, Reg):
-                given.append(x)
+        given = list(args)
+        for k, param in enumerate(p.params):
+            if isinstance(param, Buffer):
+                arrays[k] = normal(args[k], param.dtype)
+                given[k] = uploaded(self.kernel.device, arrays[k])
+        out = self.kernel.call(given, symbols)
+        for j, r in enumerate(p.results):
+            if r.updates is None:
+                out[j] = _shown(r, out[j])
                 continue
-            arrays[k] = normal(x, param.dtype)
-            memories[k] = self.uploaded(arrays[k])
-            given.append(memories[k].address)
-        values = self.sizes(args, symbols)
-        constants = [m.address for m in self.constants]
-        status, found = self.run(*given, *values.values(), *constants)
-        if status:
-            failing(p.failures)(status)
-        results, late = found
-        values.update(zip(late_symbols(p), late, strict=True))
-        out = []
-        for r, memory in zip(p.results, results, strict=True):
-            if r.updates is not None:
-                self.device.read(memories[r.updates].address, arrays[r.updates])
-                out.append(args[r.updates])
-                if arrays[r.updates] is not args[r.updates]:
-                    args[r.updates][...] = arrays[r.updates]
-            else:
-                out.append(self.result(r, memory, values))
+            given[r.updates].place.read(given[r.updates].address, arrays[r.updates])
+            out[j] = args[r.updates]
+            if arrays[r.updates] is not out[j]:
+                out[j][...] = arrays[r.updates]
         return out
 
-    def result(self, r: Result, memory: Any, values: Any) -> Any:
-        """Return a result as the CPU's kernels return it."""
-        if isinstance(r.what, Buffer):
-            a = np.empty([dims.evaluate(d, values) for d in r.shape], r.dtype)
-            if a.size:
-                self.device.read(memory.address, a)
-            return a
-        x = memory
-        if isinstance(x, tuple):
-            x = self.read(r.dtype.name, x[1])
-        if r.weak:
-            return x
-        return r.dtype.type(x) if r.scalar else np.array(x, r.dtype)
+    __call__ = call
+
+
+def _shown(r: Result, x: DeviceArray) -> Any:
+    """Return a result as kernels of the processor return it."""
+    if isinstance(r.what, Buffer):
+        return x.numpy()
+    if r.weak:
+        return x.item()
+    return r.dtype.type(x.item()) if r.scalar else x.numpy()

@@ -2,7 +2,7 @@
 
 It is Python: integers for sizes and addresses, one call per launch. It gets addresses
 of arrays, numbers and sizes, and returns 0 or the number of a failed check, followed by
-the memory of the results.
+the memory of the results; see `calls.returned`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from ..nests import (
     Set,
     While,
 )
+from .calls import in_slot, returned
 from .homes import Homes
 from .kernel import NARROW, Printed
 from .steps import (
@@ -107,51 +108,59 @@ class Host:
     def arena(self) -> Iterator[str]:
         """Lay out the memory of the call: slots, then what buffers share."""
         words = len(self.homes.slots) + bool(self.p.failures)
-        sizes = [_rounded(words * WORD)] if words else []
         slots = arena_slots(self.p)
-        sizes += [_rounded(size) for size, _ in slots]
-        if not sizes:
-            return
+        sizes = [_rounded(size) for size, _ in slots]
+        # A number that is a result keeps the memory of all slots, but not the arena.
+        apart = any(in_slot(r, self.homes) for r in self.p.results)
+        if words and not apart:
+            sizes.insert(0, _rounded(words * WORD))
         total: Dim = 0
         for d in sizes:
             total = dims.add(total, d)
-        yield f"    arena = allocate({self.text(total)})"
-        yield "    q = arena.address"
+        if apart:
+            yield f"    slots = allocate({words * WORD})"
+        if sizes:
+            yield f"    arena = allocate({self.text(total)})"
+            yield "    q = arena.address"
         if words:
-            yield f"    fill(q, 0, {words * WORD})"
+            start = "slots.address" if apart else "q"
+            yield f"    fill({start}, 0, {words * WORD})"
             for k, b in enumerate(self.homes.slots.values()):
-                yield f"    p_{b.name} = q + {k * WORD}"
+                yield f"    p_{b.name} = {start} + {k * WORD}"
             if self.p.failures:
-                yield f"    p_status = q + {(words - 1) * WORD}"
-            yield f"    q += {sizes[0]}"
-        for size, (_, buffers) in zip(sizes[bool(words) :], slots, strict=True):
+                yield f"    p_status = {start} + {(words - 1) * WORD}"
+            if not apart:
+                yield f"    q += {sizes.pop(0)}"
+        for size, (_, buffers) in zip(sizes, slots, strict=True):
             for b in buffers:
                 yield f"    p_{b.name} = q"
             yield f"    q += {self.text(size)}"
 
     def tail(self) -> Iterator[str]:
         yield from self.left("    ")
-        results = ", ".join([*map(self.result, self.p.results), ""])
-        late = ", ".join([*map(name_of, late_symbols(self.p)), ""])
-        yield f"    return 0, (({results.strip()}), ({late.strip()}))"
+        found = [x for r in self.p.results for x in self.result(r)]
+        found += map(name_of, late_symbols(self.p))
+        yield f"    return {', '.join(['0', *found])},"
 
     def left(self, indent: str) -> Iterator[str]:
         """Return where a check has failed."""
         if self.p.failures:
+            nothing = "".join(", None" for _ in returned(self.p, self.homes))
             yield f"{indent}status = read('int64', p_status)"
             yield f"{indent}if status:"
-            yield f"{indent}    return {len(self.p.failures) + 1} - status, None"
+            count = len(self.p.failures) + 1
+            yield f"{indent}    return {count} - status{nothing},"
 
-    def result(self, r: Result) -> str:
+    def result(self, r: Result) -> list[str]:
+        """Return what `calls.returned` names."""
         what = r.what
         if r.updates is not None:
-            return "None"
+            return []
         if isinstance(what, Buffer):
-            return f"m_{what.name}"
-        slot = self.homes.slots.get(what.name)
-        if slot is None or what.name in self.homes.read:
-            return str(what.name)
-        return f"(arena, p_{slot.name})"
+            return [f"m_{what.name}"]
+        if in_slot(r, self.homes):
+            return ["slots", f"p_{self.homes.slots[what.name].name}"]
+        return [str(what.name)]
 
     # Statements -------------------------------------------------------------------
 

@@ -118,6 +118,7 @@ class Gpu(Device):
 
     def __init__(self, number: int) -> None:
         self.name = f"cuda:{number}"
+        self.number = number
         self._driver = driver = _started(self.name)
         (count,) = self._checked(driver.cuDeviceGetCount(), "cannot count GPUs")
         if number >= count:
@@ -359,6 +360,12 @@ class Gpu(Device):
         with self._lock:
             self._enter("waiting")
         self._checked(self._driver.cuStreamSynchronize(self._main), "waiting")
+
+    def wait_for_others(self) -> None:
+        """Wait for all streams of this process, those of other libraries too."""
+        with self._lock:
+            self._enter("waiting")
+        self._checked(self._driver.cuCtxSynchronize(), "waiting")
 
 
 def _unfit(function: Function, error: Exception) -> DeviceError:

@@ -12,6 +12,7 @@ one, whatever that one does.
 from __future__ import annotations
 
 import abc
+import functools
 import os
 import re
 import threading
@@ -95,6 +96,11 @@ class Device(abc.ABC):
     name: str
     architecture: tuple[int, int]  # for which its code is compiled
     interprets = False  # whether it runs PTX, and needs no cubin
+
+    @functools.cached_property
+    def copiers(self) -> dict[tuple[int, int, bool], Function]:
+        """The loaded kernels of `strided`."""
+        return {}
 
     @abc.abstractmethod
     def allocate(self, size: int) -> Memory:
@@ -198,7 +204,7 @@ def unrecordable(name: str, what: str) -> DeviceError:
 EMULATED = "cuda:emu"
 RULE = f"Devices are 'cuda', which is 'cuda:0', 'cuda:1' and so on, and '{EMULATED}'."
 
-_devices: dict[str, Device] = {}
+OPENED: dict[str, Device] = {}  # by name
 _lock = threading.Lock()
 
 
@@ -206,7 +212,7 @@ def _own_again() -> None:
     """Forget what a forked child cannot use."""
     global _lock
     _lock = threading.Lock()
-    _devices.clear()
+    OPENED.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -220,13 +226,13 @@ def device(name: str) -> Device:
     'cuda:emu'
     """
     full = "cuda:0" if name == "cuda" else name
-    known = _devices.get(full)
+    known = OPENED.get(full)
     if known is not None:
         return known
     with _lock:
-        if full not in _devices:
-            _devices[full] = _open(full)
-        return _devices[full]
+        if full not in OPENED:
+            OPENED[full] = _open(full)
+        return OPENED[full]
 
 
 def _open(name: str) -> Device:

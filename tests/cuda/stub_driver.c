@@ -90,6 +90,7 @@ Result cuCtxGetCurrent(void **c) { *c = current; return OK; }
 Result cuCtxSetCurrent(void *c) { current = c; return OK; }
 Result cuCtxPushCurrent_v2(void *c) { current = c; return OK; }
 Result cuCtxPopCurrent_v2(void **c) { *c = current; return OK; }
+Result cuCtxSynchronize(void) { NEEDS_CONTEXT(); return OK; }
 Result cuCtxGetDevice(int *d) { NEEDS_CONTEXT(); *d = 0; return OK; }
 Result cuCtxGetDevice_v2(int *d, void *c) { *d = 0; return OK; }
 Result cuCtxGetStreamPriorityRange(int *low, int *high) { *low = *high = 0; return OK; }
@@ -218,8 +219,18 @@ Result cuMemPoolGetAttribute(void *pool, int which, uint64_t *value) {
 }
 Result cuMemPoolSetAttribute(void *pool, int which, void *value) { return OK; }
 Result cuMemGetInfo_v2(size_t *free, size_t *total) { *free = 1u << 30; *total = 1u << 31; return OK; }
+enum { MEMORY_TYPE = 2, MANAGED = 8, ORDINAL = 9, ON_DEVICE = 2 };
 Result cuPointerGetAttribute(void *value, int which, Address p) {
+  if (which == ORDINAL) return *(int *)value = 0, OK;
   return number("STUB_PINNED", 0) ? OK : INVALID;
+}
+Result cuPointerGetAttributes(unsigned n, int *which, void **values, Address p) {
+  for (unsigned k = 0; k < n; k++) {
+    if (which[k] == MEMORY_TYPE) *(int *)values[k] = ON_DEVICE;
+    if (which[k] == MANAGED) *(char *)values[k] = 0;
+    if (which[k] == ORDINAL) *(int *)values[k] = 0;
+  }
+  return OK;
 }
 
 static Result copy(const char *what, Address to, Address from, size_t size, Stream *s) {

@@ -467,3 +467,63 @@ def test_launches_are_timed_on_the_stub(tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     names = [line.split()[0] for line in done.stdout.splitlines()[1:]]
     assert names == ["launch", "graph", "allocate", "fill", "write", "graph"]
+
+
+SHARING = """
+import retrograde as rg
+
+class Cuda:
+    def __init__(self, x):
+        self.__cuda_array_interface__ = x.__cuda_array_interface__
+
+class DLPack:
+    def __init__(self, x):
+        self.__dlpack__, self.__dlpack_device__ = x.__dlpack__, x.__dlpack_device__
+"""
+
+
+def test_arrays_are_shared_with_other_libraries(run: Run):
+    script = """
+for dtype in "?bBhHiIqQefdFD":
+    d = rg.device_array(np.arange(12).reshape(3, 4).astype(dtype), "cuda")
+    for other in (Cuda, DLPack):
+        for view in (d, d[1:, ::2], d[0, 0], d[:, :0]):
+            x = rg.from_dlpack(other(view))
+            assert (x.shape, x.dtype, x.device) == (view.shape, d.dtype, "cuda:0")
+            assert x.strides == view.strides or not x.size
+            assert not x.size or x.address == view.address
+        x = rg.from_dlpack(other(d))
+        x[...] = d.copy()
+        assert np.array_equal(x.numpy(), d.numpy())
+print(d.__dlpack_device__())
+"""
+    assert run(SHARING + script) == "(2, 0)\n"
+
+
+def test_memory_of_another_library_lives_as_long_as_the_array(run: Run):
+    script = """
+d = rg.device_array(np.ones(64), "cuda")
+before = stub.stub_live()
+x = rg.from_dlpack(DLPack(d))
+del d
+gc.collect()
+print(stub.stub_live() - before)
+del x
+gc.collect()
+print(stub.stub_live() - before)
+"""
+    assert run(SHARING + script) == "0\n-512\n"
+
+
+def test_array_that_dlpack_cannot_describe_is_an_error(run: Run):
+    script = """
+d = rg.device_array(np.ones(4), "cuda")
+for call in (d[::-1].__dlpack__, lambda: d.__dlpack__(dl_device=(1, 0))):
+    try:
+        call()
+    except BufferError as error:
+        print(error)
+"""
+    text = run(SHARING + script)
+    assert "negative strides" in text
+    assert "handed out there" in text

@@ -18,7 +18,9 @@ from ...ir.errors import (
 )
 from ...ir.op import OPS
 from ...passes.costs import estimate
+from ...runtime.devices import OPENED
 from .. import dispatch
+from ..devices import inside_function
 from ..location import user_location
 from ..symbols import SymInt, is_int
 from ..values import constant, has_tensor, is_symbolic, is_tensor, lift
@@ -41,6 +43,9 @@ def _located(f: F) -> F:
     @functools.wraps(f)
     def outermost(*args: Any, **kwargs: Any) -> Any:
         try:
+            if OPENED:
+                with inside_function(args, kwargs):
+                    return f(*args, **kwargs)
             return f(*args, **kwargs)
         except RetrogradeError as error:
             if error.location is None:
