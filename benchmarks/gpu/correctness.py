@@ -169,8 +169,9 @@ class Checker:
                 bad.append(f"size {size}: no error")
             except IndexRangeError as error:
                 if f.line not in str(error):
-                    bad.append(f"size {size}: the error does not show the line: {error}")
-            if any(a.tobytes() != b.tobytes() for a, b in zip(args, here(given))):
+                    bad.append(f"size {size}: the line is not in the error: {error}")
+            pairs = zip(args, here(given), strict=True)
+            if any(a.tobytes() != b.tobytes() for a, b in pairs):
                 bad.append(f"size {size}: arguments were written before the error")
         name = f"error of {f.function.__name__}"
         return {"what": "check", "name": name, "runs": 1, "bad": bad}

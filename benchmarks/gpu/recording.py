@@ -64,7 +64,7 @@ def replayed(name: str, compare: bool) -> Record:
                 bad.append(f"turn {turn} differs from what launches gave")
     if not made:
         bad.append("nothing was recorded")
-    del place.record  # type: ignore[misc]
+    del place.record
     return {"what": "graphs", "recorded": len(made), "bad": bad}
 
 
