@@ -306,9 +306,17 @@ class Gpu(Device):
     def fill(self, target: int, value: int, size: int) -> None:
         if not size:
             return
-        with self._lock:
+        queue = self._main
+        recording = self._queue is not queue
+        if recording:
+            self._lock.acquire()
+            queue = self._queue
+        try:
             status = self._set_context(self._context_pointer)
-            status = status or self._memset(target, value, size, self._queue)
+            status = status or self._memset(target, value, size, queue)
+        finally:
+            if recording:
+                self._lock.release()
         if status:
             raise self._error(self._driver.CUresult(status), "fill")
 

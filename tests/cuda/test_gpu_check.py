@@ -35,11 +35,8 @@ def rehearse(folder: Path, *parts: str) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.cuda_emulated
 def test_correctness_is_rehearsed_without_a_gpu(tmp_path: Path):
     results = rehearse(tmp_path, "environment", "correctness")
-    assert [r["what"] for r in results["environment"]] == [
-        "machine",
-        "device",
-        "driver",
-    ]
+    kinds = [r["what"] for r in results["environment"]]
+    assert kinds == ["machine", "device", "driver"]
     names = {r["name"] for r in results["correctness"]}
     assert {*cases.TINY, "error of taken"} <= names
 
