@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from .homes import homes_of
 from .host import Host
 from .kernel import POINTER, Printed, Printer
 from .plan import Planner
+from .replay import Calls
 from .steps import Launch, all_of
 
 ROUTINES = frozenset({"sorting"})  # that kernels can call
@@ -70,21 +72,27 @@ def quotient(x: float, y: float) -> float:
         return float(np.divide(x, y))
 
 
-class Loaded:
-    """A kernel of a device, compiled and loaded when it is first launched."""
+class Unloaded:
+    """A kernel of a device, compiled and loaded when it is first launched.
 
-    def __init__(self, device: Device, name: str, printed: Printed) -> None:
+    From then on its name in the host's `space` is that of the launch itself.
+    """
+
+    def __init__(
+        self, device: Device, name: str, printed: Printed, space: dict[str, Any]
+    ) -> None:
         self.device = device
         self.name = name
         self.printed = printed
-        self.function: Any = None
+        self.space = space
 
     def __call__(
         self, grid: int, block: int, args: Sequence[Any], shared: int = 0
     ) -> None:
-        if self.function is None:
-            self.function = self.device.load(self.compiled())
-        self.device.launch(self.function, grid, block, args, shared)
+        function = self.device.load(self.compiled())
+        launch = functools.partial(self.device.launch, function)
+        self.space[self.name] = launch
+        launch(grid, block, args, shared)
 
     def compiled(self) -> Code:
         """Return the code of the kernel, for the device."""
@@ -123,6 +131,7 @@ class DeviceKernel:
         self.host = host
         self.kernels = kernels
         self.caller = caller
+        self.calls = Calls(device)
         self._kept: dict[int, tuple[Any, DeviceArray]] = {}
         self.space = self._space()
         self.call: Callable[..., list[Any]] = self.space["call"]
@@ -145,13 +154,15 @@ class DeviceKernel:
             "DeviceArray": DeviceArray,
             "dtype": np.dtype,
             "place": device,
+            "graphs": self.calls.graphs,
+            "other": self.calls.other,
             "there": self.there,
             "number": self.number,
             "fail": failing(p.failures),
             "constants": [uploaded(device, data) for _, data in p.constants],
         }
         for name, printed in self.kernels.items():
-            space[name] = Loaded(device, name, printed)
+            space[name] = Unloaded(device, name, printed, space)
         exec(compile(self.host, f"<host of {p.name}>", "exec"), space)
         text = written(self.caller)
         exec(compile(text, f"<call of {p.name}>", "exec"), space)

@@ -2,11 +2,13 @@
 
 It is Python: integers for sizes and addresses, one call per launch. It gets addresses
 of arrays, numbers and sizes, and returns 0 or the number of a failed check, followed by
-the memory of the results; see `calls.returned`.
+the memory of the results; see `calls.returned`. Where a call can be replayed, all but
+the memory and the last check is a function of its own: Note [graphs of calls].
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ...ir import dims
@@ -45,6 +47,7 @@ from .steps import (
     Launch,
     ReadBack,
     Step,
+    all_of,
     in_shared,
     rows_of,
 )
@@ -54,6 +57,7 @@ WORD = 8  # bytes of a slot
 SOLE = 128  # threads of a block that is alone, and shares out loops
 WARP = 32  # threads of one that does not
 SHARED = 24 << 10  # bytes of shared memory for the rows of a block, at most
+LEAST = 3  # launches that are worth a graph
 
 
 class Host:
@@ -74,10 +78,55 @@ class Host:
         self.invariants = invariants
 
     def source(self) -> str:
-        body = [*self.memory(), *self.lines(self.plan, "    "), *self.tail()]
-        head = f"def run({', '.join(self.arguments())}):"
-        lines = [head, *self.head(), *body]  # the head has the names of the rest
+        inputs = ", ".join(self.arguments())
+        body = [*self.layout(), *self.lines(self.plan, "    ")]
+        memory, tail = list(self.memory()), list(self.tail())
+        head = list(self.head())  # it has the names of the rest
+        if not self.repeats():
+            lines = [f"def run({inputs}):", *head, *memory, *body, *tail]
+            return "\n".join([*lines, ""])
+        given = [*self.arguments(), *self.places()]
+        given += [f"repr({x.name})" for x in self.p.params if _is_inexact(x)]
+        few = _needed([*head, *self.slots()], [*memory, *tail])
+        lines = [
+            f"def work({', '.join([*self.arguments(), *self.places()])}, *_):",
+            "    trips = 0",
+            *head,
+            *body,
+            "    return trips",
+            f"def run({inputs}):",
+            *[line for line in few if line in head],
+            *memory,
+            f"    key = {', '.join(given)},",
+            "    replay = graphs.pop(key, None)",
+            "    if replay is None:",
+            "        other(work, key)",
+            "    else:",
+            "        graphs[key] = replay",
+            "        replay()",
+            *[line for line in few if line not in head],
+            *tail,
+        ]
         return "\n".join([*lines, ""])
+
+    def repeats(self) -> bool:
+        """Tell whether calls can be recorded, and are worth it."""
+        steps = list(all_of(self.plan))
+        launches = [s for s in steps if isinstance(s, Launch)]
+        computed = [r.what for r in self.p.results if not isinstance(r.what, Buffer)]
+        return (
+            len(launches) >= LEAST
+            and not any(isinstance(s, ReadBack | Allocate | Grow) for s in steps)
+            and not any(s.own for s in launches)
+            and all(x.name in self.homes.slots for x in computed)
+            and not self.homes.read
+            and not late_symbols(self.p)
+        )
+
+    def places(self) -> list[str]:
+        """Return the names of the addresses that a call allocates."""
+        results = [f"p_{b.name}" for b in self.p.buffers if b.place == "result"]
+        return [name for name, _ in self.arena()] + results
 
     def arguments(self) -> list[str]:
         p = self.p
@@ -95,7 +144,9 @@ class Host:
             yield f"    {name} = 0"
 
     def memory(self) -> Iterator[str]:
-        yield from self.arena()
+        for name, size in self.arena():
+            yield f"    {name[2:]} = allocate({self.text(size)})"
+            yield f"    {name} = {name[2:]}.address"
         for b in self.p.buffers:
             if b.place == "result":
                 yield from self.allocated(b)
@@ -105,36 +156,52 @@ class Host:
         yield f"    m_{b.name} = allocate({size})"
         yield f"    p_{b.name} = m_{b.name}.address"
 
-    def arena(self) -> Iterator[str]:
-        """Lay out the memory of the call: slots, then what buffers share."""
-        words = len(self.homes.slots) + bool(self.p.failures)
-        slots = arena_slots(self.p)
-        sizes = [_rounded(size) for size, _ in slots]
-        # A number that is a result keeps the memory of all slots, but not the arena.
-        apart = any(in_slot(r, self.homes) for r in self.p.results)
-        if words and not apart:
-            sizes.insert(0, _rounded(words * WORD))
+    @property
+    def words(self) -> int:
+        """How many slots there are, with that of the status."""
+        return len(self.homes.slots) + bool(self.p.failures)
+
+    @property
+    def apart(self) -> bool:
+        """Whether slots have memory of their own.
+
+        A number that is a result keeps the memory of all slots, but not the arena.
+        """
+        return any(in_slot(r, self.homes) for r in self.p.results)
+
+    def arena(self) -> Iterator[tuple[str, Dim]]:
+        """Yield addresses of memory of the call with the sizes: slots, and the rest."""
         total: Dim = 0
-        for d in sizes:
-            total = dims.add(total, d)
-        if apart:
-            yield f"    slots = allocate({words * WORD})"
-        if sizes:
-            yield f"    arena = allocate({self.text(total)})"
-            yield "    q = arena.address"
-        if words:
-            start = "slots.address" if apart else "q"
-            yield f"    fill({start}, 0, {words * WORD})"
-            for k, b in enumerate(self.homes.slots.values()):
-                yield f"    p_{b.name} = {start} + {k * WORD}"
-            if self.p.failures:
-                yield f"    p_status = {start} + {(words - 1) * WORD}"
-            if not apart:
-                yield f"    q += {sizes.pop(0)}"
-        for size, (_, buffers) in zip(sizes, slots, strict=True):
+        for size, _ in arena_slots(self.p):
+            total = dims.add(total, _rounded(size))
+        if self.words and self.apart:
+            yield "q_slots", self.words * WORD
+        elif self.words:
+            total = dims.add(total, _rounded(self.words * WORD))
+        if total != 0:
+            yield "q_arena", total
+
+    def layout(self) -> Iterator[str]:
+        """Give slots and buffers their places in the memory of the call."""
+        yield from self.slots()
+        start = "q_slots" if self.apart else "q_arena"
+        if self.words:
+            yield f"    fill({start}, 0, {self.words * WORD})"
+        slots = arena_slots(self.p)
+        if slots:
+            first = _rounded(self.words * WORD) if not self.apart else 0
+            yield f"    q = q_arena + {self.text(first)}"
+        for size, buffers in slots:
             for b in buffers:
                 yield f"    p_{b.name} = q"
-            yield f"    q += {self.text(size)}"
+            yield f"    q += {self.text(_rounded(size))}"
+
+    def slots(self) -> Iterator[str]:
+        start = "q_slots" if self.apart else "q_arena"
+        for k, b in enumerate(self.homes.slots.values()):
+            yield f"    p_{b.name} = {start} + {k * WORD}"
+        if self.p.failures:
+            yield f"    p_status = {start} + {(self.words - 1) * WORD}"
 
     def tail(self) -> Iterator[str]:
         yield from self.left("    ")
@@ -186,11 +253,15 @@ class Host:
             case Loop():
                 bounds = ", ".join(map(self.text, (s.start, s.stop, s.step)))
                 yield f"{indent}for {name_of(s.index)} in range({bounds}):"
+                if self.repeats():
+                    yield f"{deeper}trips += 1"
                 yield from self.lines(s.body, deeper)
                 if not s.body:
                     yield f"{deeper}pass"
             case While():
                 yield f"{indent}while True:"
+                if self.repeats():
+                    yield f"{deeper}trips += 1"
                 yield from self.lines(s.test, deeper)
                 yield f"{deeper}if not {self.scalar(s.condition)}:"
                 yield f"{deeper}    break"
@@ -276,3 +347,20 @@ class Host:
 
 def _rounded(size: Dim) -> Dim:
     return dims.mul(dims.floordiv(dims.add(size, ALIGN - 1), ALIGN), ALIGN)
+
+
+def _is_inexact(x: Buffer | Reg) -> bool:
+    """Tell whether an argument is a number that may equal another one: -0.0 is 0.0."""
+    return not isinstance(x, Buffer) and x.dtype.kind in "fc"
+
+
+def _needed(lines: Sequence[str], users: Sequence[str]) -> list[str]:
+    """Return which of some assignments other lines need, in order."""
+    names = {name for line in users for name in re.findall(r"\w+", line)}
+    out = []
+    for line in reversed(lines):
+        name, _, value = line.strip().partition(" = ")
+        if name in names:
+            names.update(re.findall(r"\w+", value))
+            out.append(line)
+    return out[::-1]

@@ -3,15 +3,17 @@
 Note [one stream]
 A device has one stream, which all threads share, since what one thread computed another
 may read, and events between streams of threads would cost more than they give. Memory
-comes from the pool of the device, which hands out in stream order what was given back,
-and keeps it. A lock keeps threads apart: it guards the packed arguments of functions,
-and keeps calls of other threads out of a graph that is being recorded, which has a
-stream of its own.
+comes from the pool of the device, by way of `pool`: both hand out in stream order what
+was given back. A lock keeps calls of other threads out of a graph that is being
+recorded, which has a stream of its own.
 
 Note [cost of a launch]
 A step of a small model is some hundred launches, so a launch has to cost the processor
-about as much as it costs the driver. The addresses of a function's arguments never
-change: `pack` writes the values there, and the driver copies them before it returns.
+about as much as it costs the driver. The addresses of a place for arguments never
+change: `pack` writes the values there, `configure` the grid and the stream where they
+are others than before, and the driver copies all before it returns. A place belongs to
+one thread at a time, so no lock is needed. The driver is called by its address: so the
+bindings, which convert each number once more, are not on the way.
 """
 
 from __future__ import annotations
@@ -39,8 +41,12 @@ from .interface import (
     check_launch,
     unrecordable,
 )
+from .pool import Pool
 
+# CUlaunchConfig: grid, block, shared memory, stream, attributes and how many they are.
+CONFIG = struct.Struct("7IPPI4x")
 SMALL = 48 * 1024  # bytes of shared memory that need no leave
+OLDEST = 12000  # the version of the driver's functions that are called by address
 BROKEN = (
     "A fault of a kernel is reported by a later call, and nothing works after it in "
     "this process."
@@ -74,22 +80,60 @@ REASONS = {
 }
 
 
+class Place:
+    """Where a launch is packed, for one thread at a time: Note [cost of a launch].
+
+    `given` are the driver's arguments. `config` is what `configure` packed last.
+    """
+
+    __slots__ = ("_pointers", "config", "configure", "given", "pack")
+
+    def __init__(
+        self,
+        pack: Callable[..., None],
+        configure: Callable[..., None],
+        given: tuple[Any, ...],
+        pointers: object,
+    ) -> None:
+        self.pack = pack
+        self.configure = configure
+        self.given = given
+        self._pointers = pointers  # to which `given` points
+        self.config: tuple[int, ...] = ()
+
+
 class GpuFunction(Function):
-    """A loaded kernel, with the place of its arguments."""
+    """A loaded kernel, with places for the arguments of a launch."""
 
-    __slots__ = ("_buffer", "_kernel", "addresses", "handle", "pack", "shared")
+    __slots__ = ("_kernel", "_layout", "handle", "places", "shared")
 
-    def __init__(self, code: Code, kernel: Any, handle: Any) -> None:
+    def __init__(self, code: Code, kernel: Any) -> None:
         super().__init__(code)
         self._kernel = kernel  # keeps the code loaded
-        self.handle = handle
+        self.handle = int(kernel.handle)  # a CUkernel, which passes for a CUfunction
         self.shared = SMALL - code.static  # dynamic shared memory that it may take
-        layout = struct.Struct("".join(FORMATS[kind] for kind in code.kinds))
-        self._buffer = ctypes.create_string_buffer(max(layout.size, 1))
-        start = ctypes.addressof(self._buffer)
-        self.pack = functools.partial(layout.pack_into, self._buffer, 0)
-        offsets = [place + start for place in _offsets(code.kinds)]
-        self.addresses = (ctypes.c_void_p * max(len(offsets), 1))(*offsets)
+        self._layout = struct.Struct("".join(FORMATS[kind] for kind in code.kinds))
+        self.places: list[Place] = []  # that no thread uses now
+
+    def place(self) -> Place:
+        """Return a new place."""
+        size = self._layout.size
+        config, values = map(ctypes.create_string_buffer, (CONFIG.size, max(size, 1)))
+        start = ctypes.addressof(values)
+        offsets = [start + offset for offset in _offsets(self.code.kinds)]
+        pointers = (ctypes.c_void_p * max(len(offsets), 1))(*offsets)
+        given = (
+            ctypes.addressof(config),
+            self.handle,
+            ctypes.addressof(pointers),
+            None,
+        )
+        return Place(
+            functools.partial(self._layout.pack_into, values, 0),
+            functools.partial(CONFIG.pack_into, config, 0),
+            tuple(map(ctypes.c_void_p, given)),
+            pointers,
+        )
 
 
 def _offsets(kinds: Sequence[str]) -> list[int]:
@@ -107,7 +151,7 @@ class GpuGraph(Graph):
     def __init__(self, device: Gpu, graph: Any) -> None:
         self._device = device
         self._graph = graph
-        self._handle = graph.handle
+        self._handle = ctypes.c_void_p(int(graph.handle))
 
     def launch(self) -> None:
         self._device.launch_graph(self._handle)
@@ -140,14 +184,27 @@ class Gpu(Device):
         (self._context,) = self._checked(driver.cuCtxGetCurrent(), "no context")
         self.architecture = tuple(self._core.compute_capability)
         self._stream = self._core.create_stream()
-        self._pool = self._core.memory_resource
-        self._main = self._stream.handle
+        self._memory = self._core.memory_resource
+        self._pool = Pool(self._fresh)
+        self._main = int(self._stream.handle)
         self._queue = self._main  # or that of the graph that is being recorded
+        self._stream_pointer = ctypes.c_void_p(self._main)
         self._lock = threading.RLock()
         attributes = driver.CUpointer_attribute
         self._memory_type = attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        self._launch = driver.cuLaunchKernel
-        self._launch_graph = driver.cuGraphLaunch
+        pointer = ctypes.c_void_p
+        self._context_pointer = pointer(int(self._context))
+        self._launch = self._entry("cuLaunchKernelEx", 4 * [pointer])
+        self._launch_graph = self._entry("cuGraphLaunch", 2 * [pointer])
+        self._set_context = self._entry("cuCtxSetCurrent", [pointer])
+        kinds = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, pointer]
+        self._memset = self._entry("cuMemsetD8Async", kinds)
+
+    def _entry(self, name: str, kinds: Sequence[Any]) -> Callable[..., int]:
+        """Return a function of the driver's; see Note [cost of a launch]."""
+        found = self._driver.cuGetProcAddress(name.encode(), OLDEST, 0)
+        address, _ = self._checked(found, f"no {name}")
+        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(int(address))
 
     def _checked(self, result: tuple[Any, ...], what: str) -> tuple[Any, ...]:
         """Return the values of a call of the driver's, or raise its error."""
@@ -171,20 +228,26 @@ class Gpu(Device):
         self._checked(self._driver.cuCtxSetCurrent(self._context), what)
 
     def allocate(self, size: int) -> Memory:
+        if self._queue is not self._main:
+            self._enter("allocation")
+        return self._pool.allocate(size)
+
+    def _fresh(self, size: int) -> tuple[int, object]:
+        """Allocate from the driver; the bytes are given back when the object dies."""
         with self._lock:
             self._enter("allocation")
             try:
-                buffer = self._pool.allocate(max(size, 1), stream=self._stream)
+                buffer = self._memory.allocate(max(size, 1), stream=self._stream)
             except self._failure as error:
                 raise self._no_room(size, error) from error
-        return Memory(int(buffer.handle), size, buffer)
+        return int(buffer.handle), buffer
 
     def _no_room(self, size: int, error: Exception) -> DeviceError:
         reason = str(error).split(":")[0]
         if "OUT_OF_MEMORY" not in reason:
             return DeviceError(f"{self.name}: allocation of {size} bytes: {reason}")
         status, free, total = self._driver.cuMemGetInfo()
-        used = self._pool.attributes.used_mem_current
+        used = self._memory.attributes.used_mem_current
         rule = f"This process uses {used} bytes."
         if not status:
             rule = (
@@ -243,11 +306,19 @@ class Gpu(Device):
     def fill(self, target: int, value: int, size: int) -> None:
         if not size:
             return
-        driver = self._driver
-        with self._lock:
-            self._checked(driver.cuCtxSetCurrent(self._context), "fill")
-            result = driver.cuMemsetD8Async(target, value, size, self._queue)
-            self._checked(result, "fill")
+        queue = self._main
+        recording = self._queue is not queue
+        if recording:
+            self._lock.acquire()
+            queue = self._queue
+        try:
+            status = self._set_context(self._context_pointer)
+            status = status or self._memset(target, value, size, queue)
+        finally:
+            if recording:
+                self._lock.release()
+        if status:
+            raise self._error(self._driver.CUresult(status), "fill")
 
     @contextlib.contextmanager
     def _converted(self, what: str) -> Iterator[None]:
@@ -268,9 +339,7 @@ class Gpu(Device):
             else:
                 image = self._code.from_ptx(code.ptx.encode())
             kernel = image.get_kernel(code.entry)
-        # The driver takes a CUkernel for a CUfunction, and the context from the stream.
-        handle = self._driver.CUfunction(int(kernel.handle))
-        return GpuFunction(code, kernel, handle)
+        return GpuFunction(code, kernel)
 
     def launch(
         self,
@@ -280,31 +349,37 @@ class Gpu(Device):
         args: Sequence[int | float | bool],
         shared: int = 0,
     ) -> None:
-        with self._lock:
+        # By Note [cost of a launch], nothing is checked that the driver checks, and the
+        # lock is for those who record, and for those who have to wait for them.
+        queue = self._main
+        recording = self._queue is not queue
+        if recording:
+            self._lock.acquire()
+            queue = self._queue
+        try:
             try:
-                function.pack(*args)
-            except (struct.error, OverflowError, TypeError) as error:
-                check_launch(function, grid, block, args, shared)
-                raise _unfit(function, error) from error
+                place = function.places.pop()
+            except IndexError:
+                place = function.place()
+            place.pack(*args)
+            config = (grid, block, shared, queue)
+            if config != place.config:
+                place.configure(grid, 1, 1, block, 1, 1, shared, queue, 0, 0)
+                place.config = config
             if shared > function.shared:
                 self._enlarge(function, shared)
-            # By Note [cost of a launch], nothing is checked that the driver checks.
-            (status,) = self._launch(
-                function.handle,
-                grid,
-                1,
-                1,
-                block,
-                1,
-                1,
-                shared,
-                self._queue,
-                function.addresses,
-                0,
-            )
+            status = self._launch(*place.given)
+            function.places.append(place)
+        except (struct.error, OverflowError, TypeError) as error:
+            check_launch(function, grid, block, args, shared)
+            raise _unfit(function, error) from error
+        finally:
+            if recording:
+                self._lock.release()
         if status:
             check_launch(function, grid, block, args, shared)
-            raise self._error(status, f"launch of {function.code.entry}")
+            what = f"launch of {function.code.entry}"
+            raise self._error(self._driver.CUresult(status), what)
 
     def _enlarge(self, function: GpuFunction, shared: int) -> None:
         """Let a function take more shared memory than every GPU has."""
@@ -319,7 +394,7 @@ class Gpu(Device):
         driver = self._driver
         attributes = driver.CUfunction_attribute
         attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        kernel = driver.CUkernel(int(function.handle))
+        kernel = driver.CUkernel(function.handle)
         result = driver.cuKernelSetAttribute(attribute, shared, kernel, self._core_id())
         self._checked(result, f"shared memory of {entry}")
         function.shared = shared
@@ -327,20 +402,20 @@ class Gpu(Device):
     def _core_id(self) -> Any:
         return self._driver.CUdevice(self._core.device_id)
 
-    def record(self, run: Callable[[], None]) -> GpuGraph:
+    def record(self, run: Callable[[], object]) -> GpuGraph:
         with self._lock:
             self._enter("recording")
             with self._converted("recording"):
                 builder = self._core.create_graph_builder()
                 try:
                     builder.begin_building()
-                    self._run_into(builder.stream.handle, run)
+                    self._run_into(int(builder.stream.handle), run)
                     builder.end_building()
                     return GpuGraph(self, builder.complete())
                 finally:
                     builder.close()
 
-    def _run_into(self, queue: Any, run: Callable[[], None]) -> None:
+    def _run_into(self, queue: int, run: Callable[[], object]) -> None:
         self._queue = queue
         try:
             run()
@@ -349,12 +424,12 @@ class Gpu(Device):
 
     def launch_graph(self, handle: Any) -> None:
         """Enter a graph into the stream."""
-        with self._lock:
-            if self._queue is not self._main:
+        if self._queue is not self._main:
+            with self._lock:
                 self._enter("launch of a graph")
-            (status,) = self._launch_graph(handle, self._main)
+        status = self._launch_graph(handle, self._stream_pointer)
         if status:
-            raise self._error(status, "launch of a graph")
+            raise self._error(self._driver.CUresult(status), "launch of a graph")
 
     def synchronize(self) -> None:
         with self._lock:

@@ -164,7 +164,7 @@ class Emulator(Device):
             function.module, entry, grid, block, args, self._space, shared=shared
         )
 
-    def record(self, run: Callable[[], None]) -> EmulatedGraph:
+    def record(self, run: Callable[[], object]) -> EmulatedGraph:
         with self._told("recording"):
             steps: list[Callable[[], None]] = []
             self._steps = steps

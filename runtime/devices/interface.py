@@ -145,7 +145,7 @@ class Device(abc.ABC):
         """
 
     @abc.abstractmethod
-    def record(self, run: Callable[[], None]) -> Graph:
+    def record(self, run: Callable[[], object]) -> Graph:
         """Return what `run` launches, copies and fills as a graph; nothing is done yet.
 
         `run` may load functions, but not allocate, read, write or wait.

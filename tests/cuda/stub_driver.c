@@ -148,11 +148,14 @@ Result cuStreamEndCapture(Stream *s, void **graph) {
   return OK;
 }
 
-static void act(const Operation *op) {
+static void act(const Operation *op) { /* for one thread at a time */
+  static char busy;
+  while (__atomic_test_and_set(&busy, __ATOMIC_ACQUIRE)) {}
   if (op->kind == LAUNCH) launches++;
   if (op->kind == COPY) memcpy((void *)op->target, (void *)op->source, op->size);
   if (op->kind == FILL) memset((void *)op->target, op->value, op->size);
   note(op->line);
+  __atomic_clear(&busy, __ATOMIC_RELEASE);
 }
 
 static Result enter(Stream *s, const Operation *op) {
@@ -309,6 +312,16 @@ Result cuLaunchKernel(Kernel *kernel, unsigned gx, unsigned gy, unsigned gz, uns
     }
   }
   return enter(s, &op);
+}
+typedef struct {
+  unsigned gx, gy, gz, bx, by, bz, shared;
+  Stream *stream;
+  void *attributes;
+  unsigned count;
+} Config;
+Result cuLaunchKernelEx(const Config *c, Kernel *kernel, void **args, void **extra) {
+  return cuLaunchKernel(kernel, c->gx, c->gy, c->gz, c->bx, c->by, c->bz, c->shared,
+                        c->stream, args, extra);
 }
 
 /* How the bindings find all this. */

@@ -1,0 +1,81 @@
+"""Memory of a device that is handed out again, without a word to its driver.
+
+Note [free lists]
+A call of a compiled function needs memory for what it returns and for what it computes
+in between, of the same sizes every time. A block that nobody has any more waits in the
+list of its size until somebody wants that size. By the order on a device, it may be
+used again as soon as it is free. When sizes change all the time, lists grow and help
+nobody: whenever many new bytes have come from the driver, and when it has no more, what
+is free goes back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...ir.errors import DeviceMemoryError
+from .interface import Memory
+
+FRESH = 1 << 30  # bytes from the driver, until all that is free goes back
+LEAST = 1 << 16  # what a smaller block counts as
+
+Block = tuple[int, object]  # an address, and whose death gives the bytes back
+
+
+class Pooled(Memory):
+    """Memory whose block returns to its list when the object dies."""
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self, size: int, block: Block, blocks: list[Block]) -> None:
+        self.address, self._owner = block
+        self.size = size
+        self._blocks = blocks
+
+    def __del__(self) -> None:
+        self._blocks.append((self.address, self._owner))
+
+
+class Pool:
+    """The free blocks of a device, by size; `fresh` asks the driver for one.
+
+    All threads share it: a list takes one element off, or puts one on, at a time.
+
+    >>> pool = Pool(lambda size: (256, object()))
+    >>> memory = pool.allocate(100)
+    >>> memory.address, memory.size
+    (256, 100)
+    """
+
+    __slots__ = ("_count", "_free", "_fresh")
+
+    def __init__(self, fresh: Callable[[int], Block]) -> None:
+        self._fresh = fresh
+        self._free: dict[int, list[Block]] = {}
+        self._count = 0  # bytes that have come since free blocks went back
+
+    def allocate(self, size: int) -> Memory:
+        """Return memory of a size; raises DeviceMemoryError where there is no room."""
+        try:
+            blocks = self._free[size]
+            return Pooled(size, blocks.pop(), blocks)
+        except LookupError:
+            return self._new(size)
+
+    def _new(self, size: int) -> Memory:
+        self._count += max(size, LEAST)
+        if self._count > FRESH:
+            self.release()
+        try:
+            block = self._fresh(size)
+        except DeviceMemoryError:
+            self.release()
+            block = self._fresh(size)
+        return Pooled(size, block, self._free.setdefault(size, []))
+
+    def release(self) -> None:
+        """Give all free blocks back to the driver."""
+        lists, self._free = self._free, {}
+        self._count = 0
+        for blocks in lists.values():
+            blocks.clear()
