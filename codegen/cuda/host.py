@@ -40,8 +40,8 @@ from .calls import in_slot, returned
 from .homes import Homes
 from .kernel import NARROW, Printed
 from .steps import (
-    BLOCK,
     THREADS,
+    THREADS_PER_BLOCK,
     TOGETHER,
     Inner,
     Launch,
@@ -318,7 +318,7 @@ class Host:
                 yield f"{deeper}m_{b.name} = allocate({grid}*({size}))"
                 yield f"{deeper}p_{b.name} = {name} = m_{b.name}.address"
         threads = f"threads_for({self.text(s.length)})"
-        block = BLOCK if s.how == THREADS else threads
+        block = THREADS_PER_BLOCK if s.how == THREADS else threads
         yield f"{deeper}{s.name}({grid}, {block}, ({args}){shared})"
 
     # Scalars ----------------------------------------------------------------------

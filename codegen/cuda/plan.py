@@ -65,10 +65,10 @@ from .known import host_names, is_computed
 from .lanes import lanes_of
 from .share import SUM, in_rows, inner_length, is_plain, shared, sums_of_rows, trips
 from .steps import (
-    BLOCK,
     BLOCKS,
     ROWS,
     THREADS,
+    THREADS_PER_BLOCK,
     TOGETHER,
     Inner,
     Launch,
@@ -386,7 +386,7 @@ class Planner:
 
 def blocks_of(count: Dim, how: str, each: int) -> Dim:
     """Return how many blocks share iterations, at most MOST: sizes decide, no more."""
-    each, most = (each, 4 * MOST) if how == BLOCKS else (each * BLOCK, MOST)
+    each, most = (each, 4 * MOST) if how == BLOCKS else (each * THREADS_PER_BLOCK, MOST)
     return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), most)
 
 

@@ -40,7 +40,7 @@ from ..nests import (
 )
 
 THREADS, BLOCKS, TOGETHER = "threads", "blocks", "together"
-BLOCK = 256  # threads of a block, of a grid
+THREADS_PER_BLOCK = 256  # threads of a block, of a grid
 ROWS = "rows"  # the place of a buffer with a row for each block, for other kernels
 
 

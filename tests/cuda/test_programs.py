@@ -20,7 +20,7 @@ from hypothesis import given, seed, settings
 
 import retrograde as rg
 from retrograde import demo
-from retrograde.codegen.cuda import plan
+from retrograde.codegen.cuda import plan, steps
 from retrograde.ir.errors import IndexRangeError, ShapeError
 from retrograde.runtime.devices import Code
 from retrograde.runtime.devices.emulator import Emulator
@@ -44,6 +44,7 @@ def everything_on_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 def everything_in_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave all to segments but what must be the host's: memory of computed sizes."""
     monkeypatch.setattr(plan.Planner, "nest", lambda *args: None)
+    monkeypatch.setattr(plan.Planner, "in_rows", lambda *args: None)
     monkeypatch.setattr(plan, "_is_short", lambda size: True)
 
 
