@@ -25,6 +25,8 @@ from .plan import Planner
 from .steps import Launch, all_of
 
 ROUTINES = frozenset({"sorting"})  # that kernels can call
+ROUNDS = 8  # iterations of a thread that shares a loop with its block
+BOUNDS = 256, 4  # threads of a block, and blocks at once: up to 64 registers
 
 
 def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
@@ -50,10 +52,22 @@ def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
 def threads_for(length: int) -> int:
     """Return how many threads of a block share loops of a length.
 
-    >>> threads_for(3), threads_for(60), threads_for(5000)
+    Each has some iterations to do, for bringing together what threads have takes time.
+
+    >>> threads_for(3), threads_for(500), threads_for(5000)
     (32, 64, 256)
     """
-    return min(max(1 << (length - 1).bit_length(), 32), 256)
+    return min(max(1 << ((length - 1) // ROUNDS).bit_length(), 32), 256)
+
+
+def quotient(x: float, y: float) -> float:
+    """Return ``x / y`` as kernels have it.
+
+    >>> quotient(1.0, 0.0)
+    inf
+    """
+    with np.errstate(all="ignore"):
+        return float(np.divide(x, y))
 
 
 class Loaded:
@@ -65,10 +79,12 @@ class Loaded:
         self.printed = printed
         self.function: Any = None
 
-    def __call__(self, grid: int, block: int, args: Sequence[Any]) -> None:
+    def __call__(
+        self, grid: int, block: int, args: Sequence[Any], shared: int = 0
+    ) -> None:
         if self.function is None:
             self.function = self.device.load(self.compiled())
-        self.device.launch(self.function, grid, block, args)
+        self.device.launch(self.function, grid, block, args, shared)
 
     def compiled(self) -> Code:
         """Return the code of the kernel, for the device."""
@@ -83,6 +99,7 @@ class Loaded:
             dtypes=pointers,
             architecture=self.device.architecture,
             cubin=not self.device.interprets,
+            bounds=BOUNDS,
         )
 
 
@@ -131,6 +148,7 @@ class DeviceKernel:
             "number": self.number,
             "fail": failing(p.failures),
             "constants": [uploaded(device, data) for _, data in p.constants],
+            "quotient": quotient,
         }
         for name, printed in self.kernels.items():
             space[name] = Loaded(device, name, printed)

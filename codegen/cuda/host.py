@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.types import BOOL
+from ...ir.types import BOOL, F64
 from ..emit import arena_slots, dim_text, late_symbols, name_of
 from ..invariants import Invariants
 from ..nests import (
@@ -36,14 +36,24 @@ from ..nests import (
 )
 from .calls import in_slot, returned
 from .homes import Homes
-from .kernel import Printed
-from .steps import THREADS, TOGETHER, Inner, Launch, ReadBack, Step, rows_of
+from .kernel import NARROW, Printed
+from .steps import (
+    BLOCK,
+    THREADS,
+    TOGETHER,
+    Inner,
+    Launch,
+    ReadBack,
+    Step,
+    in_shared,
+    rows_of,
+)
 
 ALIGN = 256  # bytes, of every buffer of the arena
 WORD = 8  # bytes of a slot
-BLOCK = 256  # threads of a block
 SOLE = 128  # threads of a block that is alone, and shares out loops
 WARP = 32  # threads of one that does not
+SHARED = 24 << 10  # bytes of shared memory for the rows of a block, at most
 
 
 class Host:
@@ -127,15 +137,19 @@ class Host:
             yield f"    q += {self.text(size)}"
 
     def tail(self) -> Iterator[str]:
-        names = returned(self.p, self.homes)
-        if self.p.failures:
-            yield "    status = read('int64', p_status)"
-            yield "    if status:"
-            nothing = "".join(", None" for _ in names)
-            yield f"        return {len(self.p.failures) + 1} - status{nothing},"
+        yield from self.left("    ")
         found = [x for r in self.p.results for x in self.result(r)]
         found += map(name_of, late_symbols(self.p))
         yield f"    return {', '.join(['0', *found])},"
+
+    def left(self, indent: str) -> Iterator[str]:
+        """Return where a check has failed."""
+        if self.p.failures:
+            nothing = "".join(", None" for _ in returned(self.p, self.homes))
+            yield f"{indent}status = read('int64', p_status)"
+            yield f"{indent}if status:"
+            code = f"{len(self.p.failures) + 1} - status"
+            yield f"{indent}    return {code}{nothing},"
 
     def result(self, r: Result) -> list[str]:
         """Return what `calls.returned` names."""
@@ -168,6 +182,7 @@ class Host:
                     dtype = self.homes.dtypes[name].name
                     slot = self.homes.slots[name]
                     yield f"{indent}{name} = read({dtype!r}, p_{slot.name})"
+                yield from self.left(indent)  # they may have no value then
             case Loop():
                 bounds = ", ".join(map(self.text, (s.start, s.stop, s.step)))
                 yield f"{indent}for {name_of(s.index)} in range({bounds}):"
@@ -203,21 +218,37 @@ class Host:
                 raise TypeError(f"{type(s).__name__} is no step of the host")
 
     def launch(self, s: Launch, indent: str) -> Iterator[str]:
+        starts, total = in_shared(s)
         names = [name for name, _ in self.kernels[s.name].params]
-        names = [f"{x}.address" if x.startswith("w_") else x for x in names]
-        args = "".join(f"{x}, " for x in names)
+        args = "".join(f"{x.removesuffix(NARROW)}, " for x in names)
         if s.how == TOGETHER:
             shares = "team" in self.kernels[s.name].source
             yield f"{indent}{s.name}(1, {SOLE if shares else WARP}, ({args}))"
             return
-        grid = self.text(s.grid)
-        yield f"{indent}if {grid}:"
+        grid, deeper = self.text(s.grid), indent + "    "
         for b in rows_of(s):
+            if b not in starts:
+                yield f"{indent}p_{b.name} = 0"
+        yield f"{indent}if {grid}:"
+        shared = ""
+        if starts:
+            yield f"{deeper}shared = {self.text(total)}"
+            yield f"{deeper}if shared > {SHARED}:"
+            yield f"{deeper}    shared = 0"
+            shared = ", shared"
+        for b in rows_of(s):
+            name = f"w_{b.name}"
             size = f"({self.text(b.size)})*{b.dtype.itemsize}"
-            yield f"{indent}    w_{b.name} = allocate({grid}*({size}))"
+            if b in starts:
+                memory = f"None if shared else allocate({grid}*({size}))"
+                yield f"{deeper}m_{b.name} = {memory}"
+                yield f"{deeper}{name} = 0 if shared else m_{b.name}.address"
+            else:
+                yield f"{deeper}m_{b.name} = allocate({grid}*({size}))"
+                yield f"{deeper}p_{b.name} = {name} = m_{b.name}.address"
         threads = f"threads_for({self.text(s.length)})"
         block = BLOCK if s.how == THREADS else threads
-        yield f"{indent}    {s.name}({grid}, {block}, ({args}))"
+        yield f"{deeper}{s.name}({grid}, {block}, ({args}){shared})"
 
     # Scalars ----------------------------------------------------------------------
 
@@ -233,8 +264,10 @@ class Host:
             case At():
                 return f"({self.text(x.dim)})"
             case Cast():
-                kind = "bool" if x.dtype == BOOL else "int"
+                kind = {BOOL: "bool", F64: "float"}.get(x.dtype, "int")
                 return f"{kind}({self.scalar(x.arg)})"
+            case Apply() if x.template == "({0} / {1})":
+                return f"quotient({', '.join(map(self.scalar, x.args))})"
             case Apply():
                 return x.template.format(*map(self.scalar, x.args))
             case _:

@@ -18,19 +18,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...ir.dims import Symbol
-from ...ir.types import I64
+from ...ir.types import F32, F64, I64
 from ..apart import Range
-from ..carried import SUM, Fold
+from ..carried import Fold
 from ..emit import GLOBALS, name_of
 from ..invariants import Invariants
 from ..nests import (
-    Apply,
     Bind,
     Buffer,
+    Cast,
     Check,
     Fill,
     If,
@@ -39,6 +38,7 @@ from ..nests import (
     Program,
     Reg,
     Rotate,
+    Scalar,
     Set,
     Store,
     While,
@@ -46,8 +46,8 @@ from ..nests import (
 )
 from .homes import Homes
 from .lanes import WideLoad, WideStore
+from .meeting import Meeting
 from .share import is_plain, shared, trips
-from .sharing import Sharing
 from .steps import (
     BLOCKS,
     THREADS,
@@ -57,6 +57,7 @@ from .steps import (
     Merge,
     all_of,
     assigned,
+    in_shared,
     needs,
     rows_of,
 )
@@ -67,24 +68,17 @@ _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
     "any_thread atomic_add atomic_load atomic_maximum barrier block blocks convert "
     "divide load load_2 load_4 load_constant load_constant_2 load_constant_4 offset "
-    "reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or reduce_maximum "
-    "reduce_minimum reduce_multiply reduce_pair store store_2 store_4 thread threads"
+    "own_row reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or "
+    "reduce_maximum reduce_minimum reduce_multiply reduce_pair store store_2 store_4 "
+    "thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
     "bool_ float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 inf nan"
 ).split()
-REDUCE = {
-    SUM: "reduce_add",
-    "maximum({0}, {1})": "reduce_maximum",
-    "minimum({0}, {1})": "reduce_minimum",
-    "logical_or({0}, {1})": "reduce_logical_or",
-    "logical_and({0}, {1})": "reduce_logical_and",
-    "({0} | {1})": "reduce_bitwise_or",
-    "({0} * {1})": "reduce_multiply",
-}
 STATUS = Buffer("status", I64, 1, "arena")
 POINTER = "*"
+NARROW = "_float32"  # ends the name of a float64 of the host that is given as a float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +92,7 @@ class Printed:
     params: tuple[tuple[str, str], ...]
 
 
-class Printer(Sharing):
+class Printer(Meeting):
     """Prints the kernel of one launch.
 
     `uses` counts how often the program reads each name.
@@ -118,7 +112,7 @@ class Printer(Sharing):
         self.uses = uses
         self.facts = p.facts
         self.checks = bool(p.failures)
-        self.touched: set[Touch] = set()  # since the last barrier
+        self.own = {name for s in all_of([launch]) for name, _ in assigned(s)}
         self.known_loops: dict[Loop, tuple[list[Loop], list[Fold]] | None] = {}
 
     # The function -----------------------------------------------------------------
@@ -164,6 +158,8 @@ class Printer(Sharing):
         """Return the kind of a parameter."""
         if name.startswith(("p_", "w_")):
             return POINTER + self.buffer(name[2:]).dtype.name
+        if name.endswith(NARROW):
+            return "float32"
         return self.homes.dtypes.get(name, I64).name
 
     def buffer(self, name: str) -> Buffer:
@@ -175,24 +171,30 @@ class Printer(Sharing):
     def entered(self) -> Iterator[str]:
         """Leave if a check has failed before, and take variables out of their slots."""
         yield "    me = thread()"
-        if self.checks:
-            if self.fails():
-                yield "    failed = me == 0 and atomic_load(p_status, 0) != 0"
-                yield "    if any_thread(failed):"
-            else:
-                yield "    if load(p_status, 0) != 0:"
+        if self.checks and has_check(self.launch.body):
+            yield from self.left_early("    ")
+        elif self.checks:
+            yield "    if load(p_status, 0) != 0:"
             yield "        return"
+        starts, _ = in_shared(self.launch)
         for b in rows_of(self.launch):
-            size = self.text(b.size)
-            yield f"    p_{b.name} = offset(w_{b.name}, block()*({size}))"
+            row = f"w_{b.name}, block()*({self.text(b.size)})"
+            if b in starts:
+                row = f"own_row({row}, {self.text(starts[b])})"
+            else:
+                row = f"offset({row})"
+            yield f"    p_{b.name} = {row}"
         for name in self.loaded():
             self.touched.add(Touch(self.slots[name], False))
             yield f"    {name} = load(p_{self.slots[name].name}, 0)"
         for f in self.launch.folds:
             yield f"    {f.name} = {self.scalar(f.neutral)}"
 
-    def fails(self) -> bool:
-        return any(isinstance(s, Check) for s in all_of(self.launch.body))
+    def left_early(self, indent: str) -> Iterator[str]:
+        """Leave where a check has failed: all threads of the block, or none."""
+        yield f"{indent}failed = me == 0 and atomic_load(p_status, 0) != 0"
+        yield f"{indent}if any_thread(failed):"
+        yield f"{indent}    return"
 
     def assigned(self) -> list[str]:
         """Return the variables of slots that the kernel assigns."""
@@ -226,7 +228,9 @@ class Printer(Sharing):
             yield from self.partials()
         elif launch.how == BLOCKS:
             (loop,) = launch.loops
+            yield from self.lines(launch.before, "    ")
             yield from self.together(loop, "    ", "block()", "blocks()")
+            yield from self.lines(launch.after, "    ")
             yield from self.partials()
         else:
             yield from self.lines(launch.body, "    ")
@@ -241,20 +245,6 @@ class Printer(Sharing):
         yield "    if me == 0:"
         for f, b in zip(folds, partial, strict=True):
             yield f"        store(p_{b.name}, block(), {f.name})"
-
-    def brought(self, folds: Sequence[Fold], indent: str) -> Iterator[str]:
-        """Fold what the threads have into what they all have, in a fixed order."""
-        losses = {f.loss_of: f.name for f in folds if f.loss_of}
-        if folds:
-            self.touched.clear()  # to reduce is to meet
-        for f in folds:
-            if f.loss_of:
-                continue
-            if f.name in losses:
-                loss = losses[f.name]
-                yield f"{indent}{f.name}, {loss} = reduce_pair({f.name}, {loss})"
-            else:
-                yield f"{indent}{f.name} = {REDUCE[f.step]}({f.name})"
 
     # Loops ------------------------------------------------------------------------
 
@@ -316,39 +306,6 @@ class Printer(Sharing):
         body = loop.body
         yield from self.repeating(changed([loop]), lambda: self.lines(body, inner))
         yield from self.lines(loop.closing, deeper)
-
-    # Barriers ---------------------------------------------------------------------
-
-    def repeating(
-        self, symbols: Collection[Symbol], lines: Callable[[], Iterator[str]]
-    ) -> list[str]:
-        """Return lines that may run again, with barriers for what they did before.
-
-        They change `symbols` every time.
-        """
-        start = {t.after(symbols) for t in self.touched}
-        while True:
-            self.touched = set(start)
-            out = list(lines())
-            again = {t.after(symbols) for t in self.touched}
-            if again <= start:
-                self.touched = start
-                return out
-            start |= again
-
-    def barrier(self, indent: str) -> Iterator[str]:
-        yield f"{indent}barrier()"
-        self.touched.clear()
-
-    def clashes(self, touches: Collection[Touch]) -> bool:
-        """Tell whether there must be a barrier before some accesses."""
-        return any(a.clashes(b) for a in self.touched for b in touches)
-
-    def meet(self, touches: Collection[Touch], indent: str) -> Iterator[str]:
-        """Wait before accesses where it must be, and note them."""
-        if self.clashes(touches):
-            yield from self.barrier(indent)
-        self.touched |= set(touches)
 
     # Statements -------------------------------------------------------------------
 
@@ -474,56 +431,9 @@ class Printer(Sharing):
         yield from self.shared_loops(loops, indent, "me", "team")
         yield from self.brought(folds, indent)
         yield from self.joined(folds, indent)
-
-    def joined(self, folds: Sequence[Fold], indent: str) -> Iterator[str]:
-        """Bring the old values of variables into what was folded: `x_0` into `x`."""
-        for f in folds:
-            if f.first:
-                continue
-            old, new = Reg(f"{f.name}_0", f.dtype), Reg(f.name, f.dtype)
-            if f.loss_of:
-                acc = f"{f.loss_of}_0", f.loss_of
-                self.bind_name("lost")
-                yield f"{indent}{f.name} = {old} + {new} + lost({', '.join(acc)})"
-            else:
-                continue
-        for f in folds:
-            if not f.first and not f.loss_of:
-                pair = (Reg(f"{f.name}_0", f.dtype), Reg(f.name, f.dtype))
-                yield f"{indent}{f.name} = {self.scalar(Apply(f.step, pair, f.dtype))}"
-
-    def merged(self, s: Merge, indent: str) -> Iterator[str]:
-        """Print the merge of partial results, each of a block."""
-        deeper = indent + "    "
-        for f in s.folds:
-            if not f.first:
-                yield f"{indent}{f.name}_0 = {f.name}"
-            yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
-        (first, *_) = s.partial
-        q = f"q_{first.name}"
-        yield f"{indent}{q} = me"
-        yield f"{indent}while {q} < {self.text(s.count)}:"
-        values = {
-            f.name: f"load(p_{b.name}, {q})"
-            for f, b in zip(s.folds, s.partial, strict=True)
-        }
-        for f in s.folds:
-            yield f"{deeper}{f.name}_1 = {values[f.name]}"
-        for f in s.folds:
-            if f.loss_of:
-                self.bind_name("lost")
-                lost = f"lost({f.loss_of}, {f.loss_of}_1)"
-                yield f"{deeper}{f.name} = {f.name} + {f.name}_1 + {lost}"
-        for f in s.folds:
-            if not f.loss_of:
-                pair = (Reg(f.name, f.dtype), Reg(f"{f.name}_1", f.dtype))
-                yield f"{deeper}{f.name} = {self.scalar(Apply(f.step, pair, f.dtype))}"
-        yield f"{deeper}{q} += team"
-        yield from self.brought(s.folds, indent)
-        yield from self.joined(s.folds, indent)
-
-    def bind_name(self, name: str) -> None:
-        self.functions[name] = self.p.scalars
+        if has_check([s]):
+            yield from self.barrier(indent)
+            yield from self.left_early(indent)
 
     def range(
         self, s: Move | Fill, indent: str, first: str, step: str
@@ -547,6 +457,17 @@ class Printer(Sharing):
         where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
         return f"{function}({where}, {self.scalar(s.value)})"
 
+    def scalar(self, x: Scalar) -> str:
+        if isinstance(x, Cast) and x.dtype == F32 and isinstance(x.arg, Reg):
+            name = x.arg.name
+            if x.arg.dtype == F64 and name not in self.own and name not in self.slots:
+                return name + NARROW
+        return super().scalar(x)
+
     def fail(self, s: Check) -> str:
         """Note a failure: of several, the first in the program counts."""
         return f"atomic_maximum(p_status, 0, {len(self.p.failures) + 1 - s.code})"
+
+
+def has_check(body: Sequence[Inner]) -> bool:
+    return any(isinstance(s, Check) for s in all_of(body))

@@ -4,9 +4,10 @@
       r[i] = exp(x[i])         a, b, c, d = x[4*q .. 4*q + 3]
                                r[4*q .. 4*q + 3] = exp(a), exp(b), exp(c), exp(d)
 
-A thread does as many iterations as fit into 16 bytes, its *lanes*: each statement for
-all of them, then the next one. So an iteration may be of any number of lanes, and what
-is left over at the end is done as before.
+A thread does as many iterations as have their elements in 16 bytes, its *lanes*: it
+loads for all of them, runs the statements for one after the other, and stores for all
+of them. Where the body touches again what it has stored, that makes several such runs.
+What is left over at the end is done one by one.
 
 Note [aligned starts]
 A wide access needs an address that is a multiple of its size. Buffers start at one; the
@@ -18,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ...ir import dims
 from ...ir.dims import Dim, Symbol
 from ..apart import slope
 from ..nests import (
+    Apply,
     At,
     Bind,
     Buffer,
@@ -38,9 +41,10 @@ from ..nests import (
     rewrite,
     scalars_of,
 )
-from .steps import Inner, Lanes, names_in
+from .steps import Inner, Lanes, meet, names_in, roots
 
 BYTES = 16  # of one access
+WHERE = "where({0}, {1}, {2})"
 MOST = 40  # statements that are worth being printed once per lane
 
 
@@ -68,6 +72,13 @@ def lane(name: str, k: int) -> str:
     return f"{name}_{k}"
 
 
+def chooses(x: Scalar) -> TypeGuard[Apply]:
+    """Tell whether a scalar is one of two, of which the other must not be loaded."""
+    if not isinstance(x, Apply) or x.template != WHERE:
+        return False
+    return any(isinstance(y, Load) for a in x.args[1:] for y in leaves(a))
+
+
 def lanes_of(loops: Sequence[Loop]) -> Lanes | None:
     """Return the lanes of loops that are given to threads; None: one by one is better.
 
@@ -78,7 +89,8 @@ def lanes_of(loops: Sequence[Loop]) -> Lanes | None:
     plain = all(isinstance(s, Let | Set | Bind | Store) for s in body)
     if more or loop.step != 1 or not plain or len(body) > MOST:
         return None
-    if _mixed(body):
+    scalars = (y for s in body for x in scalars_of(s) for y in leaves(x))
+    if any(map(chooses, scalars)) or _mixed(body):
         return None
     computed = {s.symbol for s in body if isinstance(s, Bind)}
     starts: dict[Dim, None] = {}
@@ -95,20 +107,35 @@ def lanes_of(loops: Sequence[Loop]) -> Lanes | None:
         sizes.add(b.dtype.itemsize)
     if not sizes or any(isinstance(s, Store) and s.plus for s in _wide(loop, computed)):
         return None
-    count = BYTES // max(min(sizes), 4)
+    count = min(BYTES // max(sizes), 4)
     if any(isinstance(d, int) and d % count for d in starts):
         return None
     return Lanes(count, tuple(d for d in starts if not isinstance(d, int)))
 
 
-def _accesses(body: Sequence[Statement]) -> Iterator[tuple[Buffer, Dim, bool]]:
+def _loads(body: Sequence[Statement]) -> Iterator[Load]:
     for s in body:
         for x in scalars_of(s):
-            for y in leaves(x):
-                if isinstance(y, Load):
-                    yield y.buffer, y.offset, False
-        if isinstance(s, Store):
-            yield s.buffer, s.offset, True
+            yield from (y for y in leaves(x) if isinstance(y, Load))
+
+
+def _accesses(body: Sequence[Statement]) -> Iterator[tuple[Buffer, Dim, bool]]:
+    yield from ((y.buffer, y.offset, False) for y in _loads(body))
+    yield from ((s.buffer, s.offset, True) for s in body if isinstance(s, Store))
+
+
+def _runs(body: Sequence[Statement]) -> list[list[Statement]]:
+    """Split a body where it touches what it has stored before."""
+    runs: list[list[Statement]] = [[]]
+    stored: set[Buffer] = set()
+    for s in body:
+        writes = roots([s], True)
+        if meet(writes | roots([s], False), stored):
+            runs.append([])
+            stored.clear()
+        runs[-1].append(s)
+        stored |= writes
+    return runs
 
 
 def _wide(loop: Loop, computed: set[Symbol]) -> Iterator[Statement]:
@@ -159,38 +186,41 @@ class _Body:
         self.loads = 0
 
     def statements(self) -> Iterator[Inner]:
-        for s in self.loop.body:
+        for run in _runs(self.loop.body):
             wide: dict[Scalar, str] = {}
-            for x in scalars_of(s):
-                for y in leaves(x):
-                    if isinstance(y, Load) and self.is_wide(y.offset) and y not in wide:
-                        wide[y] = f"w{self.loads}"
-                        self.loads += 1
-                        yield WideLoad(wide[y], y.buffer, y.offset, self.count)
-            yield from self.each(s, wide)
+            for y in _loads(run):
+                if self.is_wide(y.offset) and y not in wide:
+                    wide[y] = f"w{self.loads}"
+                    self.loads += 1
+                    yield WideLoad(wide[y], y.buffer, y.offset, self.count)
+            stores = [s for s in run if isinstance(s, Store) and self.is_wide(s.offset)]
+            for k in range(self.count):
+                yield from (self.of(s, k, wide) for s in run if s not in stores)
+            for s in stores:
+                values = [self.scalar(s.value, k, wide) for k in range(self.count)]
+                yield WideStore(s.buffer, s.offset, values)
 
     def is_wide(self, offset: Dim) -> bool:
         used = dims.symbols_of(offset)
         return self.loop.index in used and not used & self.bound
 
-    def each(self, s: Statement, wide: dict[Scalar, str]) -> Iterator[Inner]:
-        """Yield a statement once per lane, or the wide store that it becomes."""
+    def of(self, s: Statement, k: int, wide: dict[Scalar, str]) -> Statement:
+        """Return a statement for one lane."""
         (value,) = scalars_of(s)
-        values = [self.scalar(value, k, wide) for k in range(self.count)]
-        if isinstance(s, Store) and self.is_wide(s.offset):
-            yield WideStore(s.buffer, s.offset, values)
-            return
-        for k, x in enumerate(values):
-            match s:
-                case Store():
-                    yield Store(s.buffer, self.dim(s.offset, k), x, s.plus)
-                case Bind():
-                    yield Bind(Symbol(lane(s.symbol.name, k)), x)
-                case Let():
-                    yield Let(lane(s.name, k), x)
-                case Set():
-                    name = lane(s.name, k) if s.name in self.own else s.name
-                    yield Set(name, x, s.plus)
+        x = self.scalar(value, k, wide)
+        match s:
+            case Store():
+                return Store(s.buffer, self.dim(s.offset, k), x, s.plus)
+            case Bind():
+                return Bind(Symbol(lane(s.symbol.name, k)), x)
+            case Set() if s.name not in self.own:
+                return Set(s.name, x, s.plus)
+            case Set():
+                return Set(lane(s.name, k), x, s.plus)
+            case Let():
+                return Let(lane(s.name, k), x)
+            case _:
+                raise TypeError(f"{type(s).__name__} has no lanes")
 
     def dim(self, d: Dim, k: int) -> Dim:
         values: dict[Symbol, Dim] = {

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ...ir import dims
 from ...ir.bounds import upper
 from ...ir.dims import Dim, Facts, Symbol
-from ...ir.types import BOOL, I64, DType
+from ...ir.types import BOOL, DType
 from ..apart import Range
 from ..carried import Fold, uses_in
 from ..emit import name_of
@@ -38,10 +38,8 @@ from ..kernels import at, compare
 from ..nests import (
     Allocate,
     Apply,
-    At,
     Bind,
     Buffer,
-    Cast,
     Check,
     Fill,
     Grow,
@@ -63,10 +61,13 @@ from ..nests import (
     every,
 )
 from ..parallel import units_of
+from .known import host_names, is_computed
 from .lanes import lanes_of
-from .share import inner_length, is_plain, shared, trips
+from .share import SUM, in_rows, inner_length, is_plain, shared, sums_of_rows, trips
 from .steps import (
+    BLOCK,
     BLOCKS,
+    ROWS,
     THREADS,
     TOGETHER,
     Inner,
@@ -76,7 +77,6 @@ from .steps import (
     all_of,
     assigned,
     clash,
-    names_in,
     needs,
     reads,
     touched,
@@ -85,12 +85,12 @@ from .steps import (
 SMALL = 1 << 13  # units of work that a block does at once
 LARGE = 1 << 17  # units of an iteration that is worth a launch for each nest
 SHORT = 32  # iterations of an inner loop that a single thread does
-THREADS_PER_BLOCK = 256
 EACH = 4  # iterations of a fold that a thread has at least
-MOST = 1056  # blocks: eight for each multiprocessor of an H200
-COMPUTED = frozenset(  # templates that the host evaluates, of integers and bools
-    f"({{0}} {sign} {{1}})" for sign in "+ - * & | == != < <= > >=".split()
-) | {"where({0}, {1}, {2})", "maximum({0}, {1})", "minimum({0}, {1})"}
+SUMMED = 4  # iterations that a block adds up at least
+ENOUGH = 1 << 14  # iterations that are enough for the threads of a grid
+ROOM = 1 << 24  # elements of the rows of all blocks
+FEWEST = 264  # blocks that have their rows in any case
+MOST = 1056  # blocks: eight for each multiprocessor of an H200; smaller ones: 4 * MOST
 
 
 class Planner:
@@ -109,8 +109,13 @@ class Planner:
 
     # Lists ------------------------------------------------------------------------
 
-    def block(self, body: Sequence[Statement], facts: Facts) -> list[Step]:
-        """Return the steps of a list of statements that the host runs."""
+    def block(
+        self, body: Sequence[Statement], facts: Facts, exchanged: bool = False
+    ) -> list[Step]:
+        """Return the steps of a list of statements that the host runs.
+
+        `exchanged`: what exchanges memory is the host's, too; see the note.
+        """
         out: list[Step] = []
         pending: list[Inner] = []
 
@@ -121,11 +126,13 @@ class Planner:
 
         todo = list(body)
         while todo:
-            count = _turned(todo)
+            count = 1 if exchanged else _turned(todo)
             group, todo = todo[:count], todo[count:]
             s = group[0]
             if count == 1 and self.is_host(s):
                 steps, merges = [s], list[Inner]()
+            elif exchanged and _rotated(s):
+                steps, merges = self.step(s, facts), []
             else:
                 steps, merges = self.group(group, facts)
             if not steps:
@@ -173,6 +180,11 @@ class Planner:
             found = self.nest(s, facts)
             if found is not None:
                 return found
+            small = self.in_rows(s, facts)
+            units = work_of(group)
+            if small and (units is None or (isinstance(units, int) and units < LARGE)):
+                return small, []
+            return self.control(group, facts, small or ()), []
         if not any(isinstance(t, Loop | While | If) for t in group):
             return [], []
         return self.control(group, facts), []
@@ -186,26 +198,37 @@ class Planner:
 
     # Loops and branches of the program ----------------------------------------------
 
-    def control(self, group: list[Statement], facts: Facts) -> list[Step]:
-        """Plan loops and branches, for the host or for a segment; [] for the latter."""
+    def control(
+        self,
+        group: list[Statement],
+        facts: Facts,
+        small: Sequence[Step] = (),
+    ) -> list[Step]:
+        """Plan loops and branches, for the host or for a segment; [] for the latter.
+
+        `small` does the same in another way, if iterations are not worth launches.
+        """
         must = any(isinstance(s, Allocate | Grow) for s in every(group))
         units = work_of(group)
         if not must and (units is None or (isinstance(units, int) and units < LARGE)):
             return []
-        here = [t for s in group for t in self.step(copied(s), facts)]
+        first, *others = copies = list(map(copied, group))
+        here = self.block(copies, facts, True) if others else self.step(first, facts)
         if not must and not any(
             isinstance(s, Launch) and s.how != TOGETHER for s in all_of(here)
         ):
-            return []
+            return list(small)
         if must or units is None or isinstance(units, int):
             return here
         large = compare(">=", at(units), at(LARGE))
-        together: list[Step] = [self.launch(TOGETHER, [copied(s) for s in group])]
-        return [If(large, here, together)]
+        together = small or [self.launch(TOGETHER, [copied(s) for s in group])]
+        return [If(large, here, list(together))]
 
     def step(self, s: Statement, facts: Facts) -> list[Step]:
         """Return a statement as the host runs it."""
         match s:
+            case Loop() if s.block:
+                return [self.launch(TOGETHER, [s])]
             case Loop():
                 run = Range.of(s)
                 known = facts.having(*run.facts) if run else facts
@@ -234,18 +257,21 @@ class Planner:
 
     def nest(self, loop: Loop, facts: Facts) -> tuple[list[Step], list[Inner]] | None:
         """Return the launches of a nest, and what merges what they fold."""
-        units = units_of([loop])
-        if units is None or (isinstance(units, int) and units < SMALL):
-            return None
-        if not is_plain(loop):
+        if not is_plain(loop) or not is_large(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
-        inside = Counter(b for b, _ in touched(loop) if b.private)
-        own = {b for b, n in inside.items() if n == self.touches[b]}
+        own = self.private(loop)
         found = shared(loop, facts, self.uses, own)
         if found is None:
             return None
         loops, folds = found
+        few = self.in_rows(loop, facts) if loops[0].index != loop.index else None
+        if few:
+            many = compare(">=", at(trips(loops[0])), at(ENOUGH))
+            symbol, grid = self.symbol("grid")
+            return [
+                If(many, self.form(THREADS, loops, [], [], (), symbol, grid), few)
+            ], []
         symbol, grid = self.symbol("grid")
         partial = [self.partial(f.dtype) for f in folds]
         merges: list[Inner] = [Merge(folds, partial, grid)] if folds else []
@@ -264,6 +290,60 @@ class Planner:
         forms = form(BLOCKS, loops[:1]), form(THREADS, loops)
         return [If(rows, *forms)], merges
 
+    def in_rows(self, loop: Loop, facts: Facts) -> list[Step] | None:
+        """Return launches of blocks that add to rows of their own, then add up these.
+
+        None: the loop does not only add to what its iterations share.
+        """
+        sums = sorted(sums_of_rows(loop), key=lambda b: b.name)
+        if not sums or not is_plain(loop) or not is_large(loop):
+            return None
+        loop = replace(loop, body=list(map(copied, loop.body)))
+        own: dict[Buffer, Buffer] = {}
+        left: dict[Buffer, Buffer] = {}  # for the launches that add up
+        for b in sums:
+            own[b] = self.made_of(f"{b.name}_row", b.dtype, b.size, "row")
+            left[b] = self.made_of(f"{b.name}_rows", b.dtype, b.size, ROWS)
+        in_rows(loop.body, own)
+        rows = {*self.private(loop), *own.values()}
+        found = shared(loop, facts, self.uses, rows)
+        if found is None:
+            return None
+        self.made += [*own.values(), *left.values()]
+        loops, folds = found
+        symbol, grid = self.symbol("grid")
+        partial = [self.partial(f.dtype) for f in folds]
+        rows |= set(left.values())
+        group = folds, partial, rows, symbol, grid, SUMMED
+        steps = self.form(BLOCKS, loops[:1], *group)
+        launch = steps[-1]
+        for b in sums:
+            launch.before.append(Fill(own[b], 0, b.size, Lit(0, b.dtype)))
+            launch.after.append(Move(left[b], 0, own[b], 0, b.size))
+            steps += self.added_up(b, left[b], grid)
+        if folds:
+            steps.append(self.launch(TOGETHER, [Merge(folds, partial, grid)]))
+        return steps
+
+    def added_up(self, b: Buffer, rows: Buffer, count: Dim) -> list[Step]:
+        """Return the launch that adds rows to a buffer, a block for each element."""
+        (column, j), (row, k) = self.symbol("j"), self.symbol("k")
+        total = Reg(f"total_{next(self.numbers)}", b.dtype)
+        more = Load(rows, dims.add(dims.mul(k, b.size), j), b.dtype)
+        step = Set(total.name, Apply(SUM, (total, more), b.dtype))
+        body: list[Statement] = [
+            Let(total.name, Load(b, j, b.dtype)),
+            Loop(row, 0, count, 1, [step]),
+            Store(b, j, total),
+        ]
+        loop = Loop(column, 0, b.size, 1, body)
+        return self.form(BLOCKS, [loop], [], [], (), *self.symbol("grid"))
+
+    def private(self, loop: Loop) -> set[Buffer]:
+        """Return the buffers that hold rows of an iteration."""
+        inside = Counter(b for b, _ in touched(loop) if b.private)
+        return {b for b, n in inside.items() if n == self.touches[b]}
+
     def form(
         self,
         how: str,
@@ -273,11 +353,20 @@ class Planner:
         own: Collection[Buffer],
         symbol: Symbol,
         grid: Dim,
+        each: int = 1,
     ) -> list[Step]:
-        """Return a launch, and before it the number of its blocks."""
+        """Return a launch, and before it the number of its blocks.
+
+        A thread, or a block that shares out inner loops, does `each` iterations at
+        least.
+        """
         lanes = lanes_of(loops) if how == THREADS else None
-        each = max(EACH if folds else 1, lanes.count if lanes else 1)
+        if how == THREADS:
+            each = max(EACH if folds else 1, lanes.count if lanes else 1)
         blocks = blocks_of(dims.product(map(trips, loops)), how, each)
+        for b in own:  # their rows together have bounds
+            most = dims.maximum(dims.floordiv(ROOM, dims.maximum(b.size, 1)), FEWEST)
+            blocks = dims.minimum(blocks, most)
         name, body = f"kernel{next(self.numbers)}", list(loops[-1].body)
         launch = Launch(name, how, [*body], loops, grid, folds, partial, own)
         launch.lanes = lanes
@@ -286,18 +375,19 @@ class Planner:
         return [Bind(symbol, at(blocks)), launch]
 
     def partial(self, dtype: DType) -> Buffer:
+        b = self.made_of(f"f_{next(self.numbers)}", dtype, 4 * MOST, "arena")
+        self.made.append(b)
+        return b
+
+    def made_of(self, name: str, dtype: DType, size: Dim, place: str) -> Buffer:
         self.p.scopes += 1
-        name, scope = f"f_{next(self.numbers)}", self.p.scopes - 1
-        self.made.append(Buffer(name, dtype, MOST, "arena", scope))
-        return self.made[-1]
+        return Buffer(name, dtype, size, place, self.p.scopes - 1)
 
 
 def blocks_of(count: Dim, how: str, each: int) -> Dim:
     """Return how many blocks share iterations, at most MOST: sizes decide, no more."""
-    if how == BLOCKS:
-        return dims.minimum(count, MOST)
-    each *= THREADS_PER_BLOCK
-    return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), MOST)
+    each, most = (each, 4 * MOST) if how == BLOCKS else (each * BLOCK, MOST)
+    return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), most)
 
 
 def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
@@ -315,55 +405,6 @@ def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:
         if used & made or changed & known or isinstance(s, Rotate | Allocate | Grow):
             return bool(pending)
     return clash(steps, pending)
-
-
-# ---------------------------------------------------------------- what the host knows
-
-
-def is_computed(x: Scalar, host: Container[str]) -> bool:
-    """Tell whether the host can evaluate a scalar: integers of what it knows."""
-    if x.dtype not in (I64, BOOL):
-        return False
-    match x:
-        case Lit():
-            return True
-        case Reg() | At():
-            return all(name in host for name in names_in(x))
-        case Cast():
-            return is_computed(x.arg, host)
-        case Apply():
-            known = x.template in COMPUTED
-            return known and all(is_computed(a, host) for a in x.args)
-        case _:
-            return False
-
-
-def host_names(p: Program) -> set[str]:
-    """Return the variables of a program that the host computes: see `is_computed`."""
-    values: dict[str, list[Scalar]] = {}
-    free: set[str] = {name_of(s) for s in (*p.symbols, *(s for s, _, _ in p.sizes))}
-    free |= {name_of(s.symbol) for s in p.steps}
-    free |= {x.name for x in p.params if isinstance(x, Reg)}
-    plus: set[str] = set()
-    for s in every(p.body):
-        match s:
-            case Let() | Set():
-                values.setdefault(s.name, []).append(s.value)
-                plus |= {s.name} if isinstance(s, Set) and s.plus else set()
-            case Bind():
-                values.setdefault(name_of(s.symbol), []).append(s.value)
-            case Loop():
-                free.add(name_of(s.index))
-    found = set(values) - plus
-    while True:
-        lost = {
-            name
-            for name in found
-            if not all(is_computed(x, found | free) for x in values[name])
-        }
-        if not lost:
-            return found | free
-        found -= lost
 
 
 def work_of(group: Sequence[Statement]) -> Dim | None:
@@ -384,6 +425,12 @@ def work_of(group: Sequence[Statement]) -> Dim | None:
     return None if dims.symbols_of(units) & computed else units
 
 
+def is_large(loop: Loop) -> bool:
+    """Tell whether a loop may be worth a launch; sizes that are not known may be."""
+    units = units_of([loop])
+    return units is not None and not (isinstance(units, int) and units < SMALL)
+
+
 def _is_short(size: Dim) -> bool:
     return isinstance(size, int) and size < SMALL
 
@@ -393,7 +440,8 @@ def _turned(todo: Sequence[Statement]) -> int:
     turned = _rotated(todo[0])
     if not turned or isinstance(todo[0], Rotate):
         return 1
-    last = [k for k, s in enumerate(todo) if _rotated(s) & turned]
+    loops = [k for k, s in enumerate(todo) if not isinstance(s, Rotate)]
+    last = [k for k in loops if _rotated(todo[k]) & turned]
     return last[-1] + 1
 
 

@@ -9,13 +9,15 @@ become one, if they are all apart; and of
       for j in 0..m
         r[j] += x[i*m + j]
 
-it is the inner loop that is shared out, with the outer one in each thread.
+it is the inner loop that is shared out, with the outer one in each thread. Where that
+gives too few iterations, or the outer loop does more, blocks take iterations of the
+outer loop and add to rows of their own, which are added up afterwards.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ...ir import dims
@@ -33,8 +35,10 @@ from ..nests import (
     Loop,
     Scalar,
     Set,
+    Statement,
     Store,
     every,
+    rewrite,
 )
 from .steps import touched
 
@@ -149,6 +153,34 @@ def _added(loop: Loop) -> set[Buffer]:
         and s.buffer in found
         and dims.symbols_of(s.offset) & computed
     }
+
+
+def sums_of_rows(loop: Loop) -> set[Buffer]:
+    """Return the buffers to whose elements, at known places, a loop only adds."""
+    times = Counter(b for b, _ in touched(loop))
+    stores = [s for s in every([loop]) if isinstance(s, Store)]
+    computed = {s.symbol for s in every([loop]) if isinstance(s, Bind)}
+    found = Counter(
+        s.buffer
+        for s in stores
+        if not s.plus
+        and _term(s) is not None
+        and not dims.symbols_of(s.offset) & (computed | {loop.index})
+    )
+    return {b for b, n in found.items() if times[b] == 2 * n}
+
+
+def in_rows(body: Sequence[Statement], rows: Mapping[Buffer, Buffer]) -> None:
+    """Let statements add to other buffers."""
+
+    def leaf(x: Scalar) -> Scalar:
+        if isinstance(x, Load) and x.buffer in rows:
+            return Load(rows[x.buffer], x.offset, x.dtype)
+        return x
+
+    for s in every(list(body)):
+        if isinstance(s, Store) and s.buffer in rows:
+            s.buffer, s.value = rows[s.buffer], rewrite(s.value, leaf)
 
 
 def _term(s: Store) -> Scalar | None:

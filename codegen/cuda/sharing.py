@@ -18,7 +18,6 @@ from ...ir.types import BOOL
 from ..emit import Emitter, name_of
 from ..invariants import Invariants
 from ..nests import (
-    Apply,
     Buffer,
     Check,
     If,
@@ -29,13 +28,10 @@ from ..nests import (
     Rotate,
     Scalar,
     Statement,
-    leaves,
 )
-from .lanes import WideLoad, WideStore, in_lanes, lane
+from .lanes import WideLoad, WideStore, chooses, in_lanes, lane
 from .share import trips
 from .steps import Lanes, Launch, all_of, meet, roots
-
-WHERE = "where({0}, {1}, {2})"
 
 
 class Sharing(Emitter):
@@ -60,7 +56,7 @@ class Sharing(Emitter):
         if isinstance(x, Load):
             b = x.buffer
             return f"{self.reader(b)}(p_{b.name}, {self.offset(x.offset)})"
-        if isinstance(x, Apply) and x.template == WHERE and _loads(x.args[1:]):
+        if chooses(x):
             condition, one, other = map(self.scalar, x.args)
             return f"({one} if {condition} else {other})"  # that may not be written yet
         return super().scalar(x)
@@ -204,7 +200,3 @@ def guarded(body: Sequence[Statement]) -> list[Statement]:
                 s = If(s.condition, guarded(s.then), guarded(s.orelse))
         out.append(s)
     return out
-
-
-def _loads(values: Sequence[Scalar]) -> bool:
-    return any(isinstance(y, Load) for x in values for y in leaves(x))

@@ -40,6 +40,8 @@ from ..nests import (
 )
 
 THREADS, BLOCKS, TOGETHER = "threads", "blocks", "together"
+BLOCK = 256  # threads of a block, of a grid
+ROWS = "rows"  # the place of a buffer with a row for each block, for other kernels
 
 
 @dataclass(eq=False, slots=True)
@@ -84,6 +86,8 @@ class Launch:
     own: Collection[Buffer] = ()
     length: Dim = 1 << 10  # of the loops that the threads of a block share
     lanes: Lanes | None = None  # what a thread of `THREADS` does at once
+    before: list[Inner] = field(default_factory=list)  # by every block, once
+    after: list[Inner] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
@@ -102,7 +106,7 @@ Inner: TypeAlias = Any
 def parts(s: Inner) -> Sequence[Sequence[Inner]]:
     """Return the lists of statements inside one."""
     if isinstance(s, Launch):
-        return (s.body,)
+        return s.before, s.body, s.after
     return () if isinstance(s, Merge | ReadBack) else inner(s)
 
 
@@ -240,6 +244,21 @@ def needs(s: Launch) -> tuple[set[str], set[str]]:
 def rows_of(s: Launch) -> list[Buffer]:
     """Return the buffers of which each block has a row of its own, by name."""
     return sorted(s.own, key=lambda b: b.name)
+
+
+def in_shared(s: Launch) -> tuple[dict[Buffer, Dim], Dim]:
+    """Return where rows start in the shared memory of a block, and its bytes.
+
+    Rows that other kernels read are not there.
+    """
+    starts: dict[Buffer, Dim] = {}
+    total: Dim = 0
+    for b in rows_of(s):
+        if b.place != ROWS:
+            starts[b] = total
+            size = dims.add(dims.mul(b.size, b.dtype.itemsize), 15)
+            total = dims.add(total, dims.mul(dims.floordiv(size, 16), 16))
+    return starts, total
 
 
 def roots(body: Sequence[Inner], written: bool) -> set[Buffer]:

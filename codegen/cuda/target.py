@@ -50,19 +50,21 @@ def compile_kernel(
     fastmath: bool = False,
     architecture: tuple[int, int] = ARCHITECTURE,
     cubin: bool = True,
+    bounds: tuple[int, int] | None = None,
 ) -> Code:
     """Compile the function `name` of a generated module into a kernel.
 
     `kinds` are those of its parameters, and `dtypes` those of what the pointers among
     them point to. `fastmath` trades accuracy for approximate instructions. Where the
     linker is missing, or no `cubin` is wanted, there is none, and a driver assembles
-    the PTX.
+    the PTX. `bounds` are the most threads of a block, and how many such blocks shall
+    fit on a multiprocessor at once, which limits the registers.
     """
     described = [np.dtype(dtype).str for dtype in dtypes]
-    options = (name, tuple(kinds), described, fastmath, architecture)
+    options = (name, tuple(kinds), described, fastmath, architecture, bounds)
     key = _key(source, options)
     make = functools.partial(
-        _compile, source, name, kinds, dtypes, fastmath, architecture, key
+        _compile, source, name, kinds, dtypes, fastmath, architecture, bounds, key
     )
     ptx = _kept(key, PTX, make).decode()
     binary = b""
@@ -122,6 +124,7 @@ def _compile(
     dtypes: Sequence[npt.DTypeLike],
     fastmath: bool,
     architecture: tuple[int, int],
+    bounds: tuple[int, int] | None,
     key: str,
 ) -> bytes:
     """Compile a kernel to PTX."""
@@ -139,6 +142,7 @@ def _compile(
                 abi="numba",
                 cc=architecture,
                 fastmath=fastmath,
+                launch_bounds=bounds,
             )
     except Exception as error:
         raise _explained(error) from error

@@ -11,6 +11,7 @@ from retrograde.ir.errors import MemoryLimitError
 from retrograde.ir.func import Func, walk
 from retrograde.ir.op import Kind
 from retrograde.ir.text import parse
+from retrograde.tracer.modes import Options
 from retrograde.tracer.program import Program
 
 
@@ -144,7 +145,7 @@ def test_the_pullback_of_a_program_is_chosen_by_sizes() -> None:
       }
       return %r
     }""")
-    program = Program(f, 160)
+    program = Program(f, Options(160))
     t, n = Symbol("t"), Symbol("n")
     few, many = ({t: k, n: 2} for k in (10, 25))
     assert program.vjp((0,), (0,), few) is program.vjp((0,), (0,), {t: 4, n: 2})
@@ -168,5 +169,5 @@ def test_compile_with_a_limit_decorates() -> None:
     assert f(1.5) == 3.0
     assert f.options.memory_limit == 100
     assert rg.compile(f).options.memory_limit == 100
-    assert rg.compile(f, memory_limit=50).memory_limit == 50
+    assert rg.compile(f, memory_limit=50).options.memory_limit == 50
     assert rg.grad(f).options.memory_limit == 100

@@ -44,6 +44,7 @@ __all__ = [
     "load_constant_2",
     "load_constant_4",
     "offset",
+    "own_row",
     "shared",
     "store",
     "store_2",
@@ -52,6 +53,7 @@ __all__ = [
 
 types: Any = numba.types
 WIDEST = 16  # bytes of one access
+DYNAMIC = "retrograde_dynamic"  # the shared memory that a launch asks for
 GLOBAL, SHARED = 1, 3  # address spaces
 
 
@@ -91,6 +93,29 @@ def offset(typingctx: Any, p: Any, i: Any) -> tuple[Any, Any]:
         return _at(b, *args)
 
     return p(p, types.int64), code
+
+
+@intrinsic
+def own_row(typingctx: Any, p: Any, i: Any, start: Any) -> tuple[Any, Any]:
+    """Return the pointer `i` elements further; where it is null, one to shared memory.
+
+    That is the block's dynamic shared memory, from the byte `start` on.
+    """
+    _element(p, "own_row")
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        p, i, start = args
+        byte = ir.IntType(8)
+        found = b.module.globals.get(DYNAMIC)
+        if found is None:
+            found = ir.GlobalVariable(b.module, ir.ArrayType(byte, 0), DYNAMIC, SHARED)
+            found.align = WIDEST
+        first = b.addrspacecast(b.gep(found, [INT32(0), INT32(0)]), byte.as_pointer())
+        inside = b.bitcast(b.gep(first, [start]), p.type)
+        null = b.icmp_unsigned("==", b.ptrtoint(p, INT64), INT64(0))
+        return b.select(null, inside, _at(b, p, i))
+
+    return p(p, types.int64, types.int64), code
 
 
 def _loading(name: str, constant: bool) -> Any:
@@ -307,12 +332,11 @@ atomic_minimum = _atomic("atomic_minimum", MINIMUM)
 
 @intrinsic
 def atomic_load(typingctx: Any, p: Any, i: Any) -> tuple[Any, Any]:
-    """Return ``p[i]`` of 32 or 64 bits, which others may update at the same time."""
+    """Return an integer that other threads may update at the same time."""
     t = _element(p, "atomic_load")
 
     def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        where, zero = _at(b, *args), ir.Constant(context.get_data_type(t), 0)
-        pair = b.cmpxchg(where, zero, zero, "monotonic", "monotonic")
-        return b.extract_value(pair, 0)
+        pointer = _at(b, *args)
+        return b.atomic_rmw("or", pointer, pointer.type.pointee(0), "monotonic")
 
     return t(p, types.int64), code

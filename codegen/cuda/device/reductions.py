@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 types: Any = numba.types
+cgutils: Any = numba.core.cgutils
 Values = list[Value]
 Combine = Callable[[Values, Values], Values]
 DISTANCES = (16, 8, 4, 2, 1)
@@ -63,26 +64,38 @@ def _block(context: Any, b: Builder, t: Any, xs: Values, combine: Combine) -> Va
     """Emit the reduction of a list of values of type `t`; see Note [tree]."""
     for n in DISTANCES:
         xs = combine(xs, [exchange(b, x, INT32(n)) for x in xs])
+    results = [cgutils.alloca_once_value(b, x) for x in xs]
+    warps = b.lshr(register(b, "ntid.x"), INT32(BITS))
+    meet(b)  # the results of the reduction before have been read
+    with b.if_then(b.icmp_unsigned(">", warps, INT32(1))):
+        xs = _from_warps(context, b, t, xs, warps)
+        for x, p in zip(xs, results, strict=True):
+            b.store(x, p)
+        for n in DISTANCES:
+            with b.if_then(b.icmp_unsigned("<", INT32(n), warps)):
+                xs = [b.load(p) for p in results]
+                xs = combine(xs, [exchange(b, x, INT32(n)) for x in xs])
+                for x, p in zip(xs, results, strict=True):
+                    b.store(x, p)
+    return [b.load(p) for p in results]
+
+
+def _from_warps(context: Any, b: Builder, t: Any, xs: Values, warps: Value) -> Values:
+    """Emit what gives the lanes of a warp the results of all warps."""
     scratch = [array(context, b, t, f"reduced{k}", LANES) for k in range(len(xs))]
     data = context.data_model_manager[t]
 
     def at(pointer: Value, index: Value) -> Value:
         return b.gep(pointer, [b.zext(index, INT64)])
 
-    thread, warps = register(b, "tid.x"), b.lshr(register(b, "ntid.x"), INT32(BITS))
+    thread = register(b, "tid.x")
     lane = b.and_(thread, INT32(LANES - 1))
-    meet(b)  # the results of the reduction before have been read
     with b.if_then(b.icmp_unsigned("==", lane, INT32(0))):
         for x, p in zip(xs, scratch, strict=True):
             b.store(data.as_data(b, x), at(p, b.lshr(thread, INT32(BITS))))
     meet(b)
     place = b.and_(lane, b.sub(warps, INT32(1)))
-    xs = [data.from_data(b, b.load(at(p, place))) for p in scratch]
-    for n in DISTANCES:
-        new = combine(xs, [exchange(b, x, INT32(n)) for x in xs])
-        apart = b.icmp_unsigned("<", INT32(n), warps)
-        xs = [b.select(apart, y, x) for x, y in zip(xs, new, strict=True)]
-    return xs
+    return [data.from_data(b, b.load(at(p, place))) for p in scratch]
 
 
 def _reduction(name: str, operation: Operation) -> Any:

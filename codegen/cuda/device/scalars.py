@@ -15,7 +15,6 @@ from ....runtime import instructions, scalar, vecmath
 from ....runtime.intrinsics import Builder, Value, define, elementary
 
 types: Any = numba.types
-cgutils: Any = numba.core.cgutils
 BINARY = (*vecmath.BINARY, "copysign")
 
 
@@ -76,22 +75,14 @@ def convert(typingctx: Any, value: Any, dtype: Any) -> tuple[Any, Any]:
 def divide(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """Return ``x // y`` of numbers that are not negative, any number where y is 0.
 
-    Short numbers, which most are, are divided as such: 64 bits take several times as
-    long.
+    Unsigned numbers that fit into 32 bits are divided as such; 64 bits take several
+    times as long.
     """
 
     def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
         x, y = args
-        y = b.select(b.icmp_unsigned("==", y, y.type(0)), y.type(1), y)
-        short = b.icmp_unsigned("<", b.or_(x, y), y.type(2**32))
-        result = cgutils.alloca_once(b, y.type)
-        with b.if_else(short) as (then, otherwise):
-            with then:
-                pair = (b.trunc(v, ir.IntType(32)) for v in (x, y))
-                b.store(b.zext(b.udiv(*pair), y.type), result)
-            with otherwise:
-                b.store(b.udiv(x, y), result)
-        return b.load(result)
+        some = b.select(b.icmp_unsigned("==", y, y.type(0)), y.type(1), y)
+        return b.udiv(x, some)
 
     return types.int64(types.int64, types.int64), code
 

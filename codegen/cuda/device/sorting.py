@@ -23,13 +23,15 @@ load: Any = memory.load
 store: Any = memory.store
 thread: Any = grid.thread
 threads: Any = grid.threads
-extending: Any = importlib.import_module("numba.cuda.extending")
+# The numba.cuda that is built into Numba, which compiles no kernels, has no such thing.
+_extending: Any = importlib.import_module("numba.cuda.extending")
+_register: Any = getattr(_extending, "register_jitable", lambda function: function)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def device(function: F) -> F:
     """Let kernels call a function of Python."""
-    return extending.register_jitable(function)  # type: ignore[no-any-return]
+    return _register(function)  # type: ignore[no-any-return]
 
 
 @device
