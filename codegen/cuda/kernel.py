@@ -45,7 +45,7 @@ from ..nests import (
     copied,
 )
 from .homes import Homes
-from .lanes import WideLoad, WideStore
+from .lanes import WideLoad, WideStore, of_lane
 from .meeting import Meeting
 from .share import is_plain, shared, trips
 from .steps import (
@@ -333,6 +333,8 @@ class Printer(Meeting):
             case Store():
                 yield f"{indent}{self.stored(s, 'store')}"
             case WideLoad() | WideStore():
+                if isinstance(s, WideLoad):
+                    self.own.add(s.name)
                 yield from self.several(s, indent)
             case _:
                 yield from self.plain(s, indent)
@@ -460,7 +462,8 @@ class Printer(Meeting):
     def scalar(self, x: Scalar) -> str:
         if isinstance(x, Cast) and x.dtype == F32 and isinstance(x.arg, Reg):
             name = x.arg.name
-            if x.arg.dtype == F64 and name not in self.own and name not in self.slots:
+            own = name in self.own or name in self.slots or of_lane(name) in self.own
+            if x.arg.dtype == F64 and not own:
                 return name + NARROW
         return super().scalar(x)
 

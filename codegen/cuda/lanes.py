@@ -72,6 +72,11 @@ def lane(name: str, k: int) -> str:
     return f"{name}_{k}"
 
 
+def of_lane(name: str) -> str:
+    """Return the name of a register by that which it has in a lane; "" for others."""
+    return name.rpartition("_")[0]
+
+
 def chooses(x: Scalar) -> TypeGuard[Apply]:
     """Tell whether a scalar is one of two, of which the other must not be loaded."""
     if not isinstance(x, Apply) or x.template != WHERE:
