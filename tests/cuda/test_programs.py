@@ -20,7 +20,7 @@ from hypothesis import given, seed, settings
 
 import retrograde as rg
 from retrograde import demo
-from retrograde.codegen.cuda import plan, steps
+from retrograde.codegen.cuda import plan
 from retrograde.ir.errors import IndexRangeError, ShapeError
 from retrograde.runtime.devices import Code
 from retrograde.runtime.devices.emulator import Emulator
@@ -241,7 +241,7 @@ def test_more_elements_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         y[1:] += x[:-1]
         return y, y.sum(), y.max(), y.argmax()
 
-    size = 16 * plan.MOST * plan.BLOCK + 7  # a thread has at most 8 at once
+    size = 16 * plan.MOST * plan.THREADS_PER_BLOCK + 7  # a thread has at most 8 at once
     x = numbers("float32", size)
     x[size - 3] = 5.0
     y, total, most, place = on_device(program)(x)
