@@ -26,10 +26,7 @@ SOURCES = [p for d in MAY_IMPORT for p in sorted((ROOT / d).rglob("*.py"))]
 DOOR = sorted((ROOT / "retrograde").glob("*.py"))
 
 # Places outside ir/ops/ that may compare with an op's name, each with its reason.
-MAY_NAME_OPS: dict[tuple[str, str], str] = {
-    ("runtime/devices/warps.py", "all"): "a mode of PTX's vote",
-    ("runtime/devices/warps.py", "any"): "a mode of PTX's vote",
-}
+MAY_NAME_OPS: dict[tuple[str, str], str] = {}
 
 
 def name(path: Path) -> str:
