@@ -62,11 +62,11 @@ BITS = LANES.bit_length() - 1
 
 def _block(context: Any, b: Builder, t: Any, xs: Values, combine: Combine) -> Values:
     """Emit the reduction of a list of values of type `t`; see Note [tree]."""
+    meet(b)  # lanes are together, and the results of the reduction before were read
     for n in DISTANCES:
         xs = combine(xs, [exchange(b, x, INT32(n)) for x in xs])
     results = [cgutils.alloca_once_value(b, x) for x in xs]
     warps = b.lshr(register(b, "ntid.x"), INT32(BITS))
-    meet(b)  # the results of the reduction before have been read
     with b.if_then(b.icmp_unsigned(">", warps, INT32(1))):
         xs = _from_warps(context, b, t, xs, warps)
         for x, p in zip(xs, results, strict=True):
