@@ -357,7 +357,7 @@ def _ones(y: Any) -> Any:
     shape = _shape(y)
     if not shape:
         return 1.0
-    return _filled_with(1.0, shape, y, not isinstance(y, Tensor))
+    return _filled_with(1.0, shape, y, y)
 
 
 def elementwise_grad(f: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
