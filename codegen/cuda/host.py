@@ -178,7 +178,7 @@ class Host:
             yield "q_slots", self.words * WORD
         elif self.words:
             total = dims.add(total, _rounded(self.words * WORD))
-        if total != 0:
+        if total != 0 or arena_slots(self.p):
             yield "q_arena", total
 
     def layout(self) -> Iterator[str]:
