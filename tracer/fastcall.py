@@ -213,7 +213,8 @@ def make_flat(
     _leaves(args, leaves)
     values = [leaves[j] for j in spec.arguments] + [x for _, x in captured]
     given = [type(values[k]) in ARRAYS for k in caller.arrays]
-    if not all(given) or len(w.names) != len(spec.arguments):
+    in_order = all(at == "C" for _, at in spec.layouts)  # as all arrays are here
+    if not in_order or not all(given) or len(w.names) != len(spec.arguments):
         return never
     space = {**kernel.space, **w.space}
     space.update(MISS=MISS, GONE=GONE, stands_for=stands_for)

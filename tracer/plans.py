@@ -93,6 +93,8 @@ class Plan:
             x = place.get()
             if kind_of((x,), values, []) != kind:
                 return MISS
+        if not spec.laid_out(values):
+            return MISS
         if spec.written:
             if spec.overlapping(values):
                 return MISS
@@ -140,8 +142,8 @@ def make_plan(
 
 
 def _follows(spec: Specialisation) -> bool:
-    """Tell whether all that a program assumes follows from the kind of a call."""
-    asks = (spec.layouts, spec.statics, spec.outcomes, spec.sizes)
+    """Tell whether a plan asks, or the kind of a call tells, all that is assumed."""
+    asks = (spec.statics, spec.outcomes, spec.sizes)
     looks = (spec.bookkeeping, spec.same)
     changes = (spec.effects, spec.rearranged)
     ints = all(isinstance(j, int) for j in spec.ints)

@@ -186,12 +186,11 @@ class Specialisation:
         if any(type(i) is not int for i in ints):
             return None
         out = self.match(shapes, ints)
-        if out is None:
-            return None
-        for j, layout in self.layouts:
-            if layout_class(array_of(values[j])) != layout:
-                return None
-        return out
+        return out if out is not None and self.laid_out(values) else None
+
+    def laid_out(self, values: Sequence[Any]) -> bool:
+        """Tell whether arrays that the function reshapes lie as they did."""
+        return all(layout_class(array_of(values[j])) == at for j, at in self.layouts)
 
     @property
     def decides(self) -> bool:

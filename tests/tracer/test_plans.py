@@ -441,3 +441,24 @@ def test_two_kinds_in_turn() -> None:
         assert f(np.ones(2)).tolist() == [2.0, 2.0]
         assert f(np.ones(3)).tolist() == [2.0, 2.0, 2.0]
     assert f.cache_info()[0] == 11
+
+
+def write_reshaped(x: Any) -> Any:
+    flat = x.reshape(-1)  # a view where `x` is in C order, else a copy
+    flat *= 2.0
+    return x.sum()
+
+
+def test_layouts_belong_to_a_plan() -> None:
+    f = rg.compile(write_reshaped)
+    for _ in range(5):
+        for order in "CF":
+            x = np.array([[1.0, 2.0], [3.0, 4.0]], order=order)  # type: ignore[call-overload]
+            expected = x.copy(order="K")
+            assert f(x) == write_reshaped(expected)
+            np.testing.assert_array_equal(x, expected)
+    for _ in range(5):
+        x = np.ones((2, 2))
+        assert f(x) == 8.0
+    (plan,) = f._plans.values()
+    assert plan.flat is not never
