@@ -1,5 +1,6 @@
 """Settings of every test run: verified passes, fresh caches, seeded random numbers."""
 
+import gc
 import importlib
 import os
 import shutil
@@ -30,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
         os.environ["RETROGRADE_CACHE_DIR"] = folder
         os.environ["RETROGRADE_VERIFY"] = "1"
+    gc.set_threshold(10_000, 20, 20)  # the heap grows with every test
 
 
 @pytest.fixture

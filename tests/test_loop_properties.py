@@ -23,8 +23,8 @@ from retrograde.ir import interp
 from retrograde.ir.errors import UnsupportedError
 from retrograde.ir.func import Func
 
-PARTS = 10
-EXAMPLES = int(os.environ.get("RETROGRADE_EXAMPLES", "300"))
+PARTS = 6
+EXAMPLES = int(os.environ.get("RETROGRADE_EXAMPLES", "120"))
 NATIVE = 5  # one program in so many runs as native code,
 NATIVE_GRADIENT = 20  # and one in so many its gradient; the others are interpreted
 TWICE = 15  # one in so many is differentiated twice

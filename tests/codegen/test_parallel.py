@@ -113,7 +113,7 @@ def case(seed: int, size: int, joint: bool) -> tuple[Func, list[Any], Any]:
 
 
 def test_random_programs_agree_with_the_interpreter(tiny: list[nests.Program]) -> None:
-    @settings(COMMON, max_examples=25)
+    @settings(COMMON, max_examples=12)
     @given(st.integers(0, 10**9), st.integers(1, 12), st.booleans())
     def check(seed: int, size: int, joint: bool) -> None:
         try:

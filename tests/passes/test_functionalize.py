@@ -35,7 +35,7 @@ def check_same_meaning(f: Func, g: Func, args: list[Any]) -> None:
         np.testing.assert_allclose(updated.get(j, before), after, **TOLERANCE)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 14))
 def test_random_programs_keep_their_meaning(seed: int, size: int) -> None:
     f = program(seed, size)

@@ -83,7 +83,7 @@ def test_errors_of_the_program_pass_through() -> None:
         run(f, ["functionalize"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 12))
 def test_gradients_through_whole_pipelines(seed: int, size: int) -> None:
     f = run(pure_program(seed, size), PIPELINES["optimize"], verify=True)

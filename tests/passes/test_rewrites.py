@@ -28,7 +28,7 @@ def count(f: Func) -> int:
     return sum(1 for _ in walk(f.body))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 12), st.permutations(KEEPING))
 def test_passes_keep_answers(seed: int, size: int, names: list[str]) -> None:
     f = pure_program(seed, size)
@@ -46,7 +46,7 @@ def test_passes_keep_answers(seed: int, size: int, names: list[str]) -> None:
                 np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 12))
 def test_dce_keeps_the_writes_of_traced_programs(seed: int, size: int) -> None:
     f = program(seed, size)
@@ -59,7 +59,7 @@ def test_dce_keeps_the_writes_of_traced_programs(seed: int, size: int) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 12))
 def test_forward_and_pullback_are_the_joint(seed: int, size: int) -> None:
     f = pure_program(seed, size)

@@ -36,7 +36,7 @@ def scatters(f: Func) -> int:
     return sum(n.op.accumulates for n in walk(f.body))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(SIZES), st.integers(0, 3))
 def test_random_stencils_keep_their_gradients(seed: int, size: int, steps: int) -> None:
     joint = joint_of(stencil(seed))
@@ -49,7 +49,7 @@ def test_random_stencils_keep_their_gradients(seed: int, size: int, steps: int) 
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(SIZES), st.integers(0, 3))
 def test_parts_taken_together_have_the_same_values(
     seed: int, size: int, steps: int
@@ -63,7 +63,7 @@ def test_parts_taken_together_have_the_same_values(
         np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(SIZES), st.integers(0, 2))
 def test_gradients_of_random_stencils_are_differences(
     seed: int, size: int, steps: int

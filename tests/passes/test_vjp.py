@@ -44,7 +44,7 @@ def cotangents(f: Func, args: list[Any], seed: int) -> list[Any]:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 14))
 def test_gradients_of_random_programs_are_differences(seed: int, size: int) -> None:
     f = pure_program(seed, size)
@@ -53,7 +53,7 @@ def test_gradients_of_random_programs_are_differences(seed: int, size: int) -> N
     check_joint(f, joint, arguments(f, seed), seed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 8))
 def test_second_derivatives_of_random_programs(seed: int, size: int) -> None:
     f = pure_program(seed, size)
