@@ -52,8 +52,7 @@ def called(f: Callable[[Any], Any], x: Any) -> bool:
     """Call a function; tell whether there was room for it."""
     try:
         f(x)
-    except MemoryError as error:
-        assert "no room for" in str(error)
+    except MemoryError:
         return False
     return True
 
