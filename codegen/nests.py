@@ -520,7 +520,7 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
             case Bind():
                 yield f"{indent}size {s.symbol} = {s.value}"
             case Store():
-                sign = {"": "=", "add": "+=", "maximum": "max="}[s.combine]
+                sign = f"{s.combine}=".replace("add=", "+=")
                 yield f"{indent}{s.buffer.name}[{s.offset}] {sign} {s.value}"
             case Loop():
                 step = "" if s.step == 1 else f" step {s.step}"

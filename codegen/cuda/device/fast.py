@@ -31,23 +31,19 @@ def _unit(name: str, before: float = 1.0, after: float = 1.0) -> Emit:
     return emit
 
 
-def _tan(b: Builder, x: Value) -> Value:
-    return b.fdiv(FUNCTIONS["sin"](b, x), FUNCTIONS["cos"](b, x))
+def tan(b: Builder, x: Value) -> Value:
+    return b.fdiv(sin(b, x), cos(b, x))
 
 
-def _tanh(b: Builder, x: Value) -> Value:
+def tanh(b: Builder, x: Value) -> Value:
     kind = ir.FunctionType(F32, [F32])
     return b.call(ir.InlineAsm(kind, "tanh.approx.f32 $0, $1;", "=f,f"), [x])
 
 
-FUNCTIONS: dict[str, Emit] = {  # by the names of the C library
-    "cos": _unit("cos"),
-    "exp": _unit("ex2", before=1 / math.log(2)),
-    "exp2": _unit("ex2"),
-    "log": _unit("lg2", after=math.log(2)),
-    "log2": _unit("lg2"),
-    "log10": _unit("lg2", after=math.log10(2)),
-    "sin": _unit("sin"),
-    "tan": _tan,
-    "tanh": _tanh,
-}
+sin, cos = _unit("sin"), _unit("cos")
+exp2, exp = _unit("ex2"), _unit("ex2", before=1 / math.log(2))
+log2, log = _unit("lg2"), _unit("lg2", after=math.log(2))
+log10 = _unit("lg2", after=math.log10(2))
+
+NAMES = "cos exp exp2 log log2 log10 sin tan tanh".split()  # of the C library
+FUNCTIONS: dict[str, Emit] = {name: globals()[name] for name in NAMES}
