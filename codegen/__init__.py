@@ -60,11 +60,22 @@ def source(
     return Source(func, name, precise, key)
 
 
-def build_for(device: Device, func: Func, *, name: str | None = None) -> DeviceKernel:
-    """Return a pure Func as a callable whose kernels run on a device."""
+def build_for(
+    device: Device,
+    func: Func,
+    *,
+    name: str | None = None,
+    fastmath: bool = False,
+    deterministic: bool = False,
+) -> DeviceKernel:
+    """Return a pure Func as a callable whose kernels run on a device.
+
+    `fastmath` allows approximations; a `deterministic` one has no sums whose order the
+    device chooses.
+    """
     from .cuda.build import build
 
-    return build(func, device, name)
+    return build(func, device, name, fastmath=fastmath, deterministic=deterministic)
 
 
 def key_of(*what: str) -> str:

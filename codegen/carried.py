@@ -85,7 +85,7 @@ class Fold:
 
 def uses_in(p: Program) -> Counter[str]:
     """Count how often a program reads each name."""
-    found = Counter(_names(p.body))
+    found = Counter(names_read(p.body))
     found.update(r.what.name for r in p.results if isinstance(r.what, Reg))
     shapes = [d for r in p.results for d in r.shape]
     found.update(x.name for d in shapes for x in dims.symbols_of(d))
@@ -102,7 +102,7 @@ def folds_of(loop: Loop, used: Counter[str]) -> list[Fold] | None:
         if isinstance(s, Set):
             sets.setdefault(s.name, []).append((s, around))
     inside: list[Statement] = [loop]
-    reads = Counter(_names(inside))
+    reads = Counter(names_read(inside))
     names = {s.name for s in every(inside) if isinstance(s, Let)}
     bound = {s.symbol.name for s in every(inside) if isinstance(s, Bind)}
     carried = _carried(loop, set(sets) | bound)
@@ -159,7 +159,7 @@ def _dims_of(a: Argument) -> tuple[Dim, ...]:
     return (a,) if isinstance(a, int | Expr) else ()
 
 
-def _names(body: Sequence[Statement]) -> Iterator[str]:
+def names_read(body: Sequence[Statement]) -> Iterator[str]:
     """Yield every name that statements read, as often as they do."""
     for s in every(list(body)):
         yield from _read(s)

@@ -177,7 +177,8 @@ class Lowering:
             raise UnsupportedError(
                 f"{node.op.name} has no form for a GPU yet",
                 rule="Factorisations of matrices are routines of the processor.",
-                hint="compile the function without device=",
+                hint="compile the function without device=, and give it arrays of the "
+                "host: x.numpy(), t.cpu()",
             )
         self.emit(Call(function, tuple(args), result))
 

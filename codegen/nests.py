@@ -155,12 +155,15 @@ class Bind:
 
 @dataclass(eq=False, slots=True)
 class Store:
-    """Write one element; `plus` adds to it, whoever else does so at the same time."""
+    """Write one element, or combine it with the value by "add" or "maximum".
+
+    Elements are combined whoever else does so at the same time.
+    """
 
     buffer: Buffer
     offset: Dim
     value: Scalar
-    plus: bool = False
+    combine: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -329,6 +332,7 @@ class Program:
     # kernel returns OTHER at once.
     limit: tuple[Dim, int, bool] | None = None
     scalars: str = "scalar"  # the module of `runtime` with its scalar functions
+    deterministic: bool = False  # no addition of floats may be in any order
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +520,7 @@ def _lines(body: list[Statement], indent: str) -> Iterator[str]:
             case Bind():
                 yield f"{indent}size {s.symbol} = {s.value}"
             case Store():
-                sign = "+=" if s.plus else "="
+                sign = f"{s.combine}=".replace("add=", "+=")
                 yield f"{indent}{s.buffer.name}[{s.offset}] {sign} {s.value}"
             case Loop():
                 step = "" if s.step == 1 else f" step {s.step}"

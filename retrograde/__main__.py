@@ -51,6 +51,12 @@ def _parser() -> argparse.ArgumentParser:
             help="arrays named like the parameters; default: FUNCTION_args() in FILE",
         )
         command.set_defaults(run=run)
+        if name == "compare":
+            command.add_argument(
+                "--device",
+                metavar="NAME",
+                help="also compare code for a device: cuda, cuda:1 or cuda:emu",
+            )
         if name == "explain":
             command.add_argument(
                 "--direct",
@@ -88,10 +94,16 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from .compare import compare
+    from .ir.errors import DeviceError
 
     target = find(options.target, options.args)
     _check_arguments(target)
-    comparison = compare(target.function, *target.args, **target.kwargs)
+    try:
+        comparison = compare(
+            target.function, *target.args, device=options.device, **target.kwargs
+        )
+    except DeviceError as error:
+        raise UsageError(str(error)) from error
     print(comparison)
     return 0 if comparison.ok else 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,10 @@ from .leaves import (
     shares_memory,
 )
 from .program import Call, Program, make_program, run_direct, to_numpy
+from .runtime.devices import device as find_device
+from .runtime.devices import device_array
 
+TIMED = "value and gradient"
 BUDGET = 0.3  # seconds for the repetitions of one timing
 
 
@@ -46,6 +49,7 @@ def compare(
     f: Callable[..., Any],
     *args: Any,
     argnums: int | tuple[int, ...] | None = None,
+    device: str | None = None,
     **kwargs: Any,
 ) -> Comparison:
     """Run f in NumPy, in eager mode and compiled, and compare all that can be seen.
@@ -54,6 +58,10 @@ def compare(
     which arguments and with each other, and gradients, of eager mode against compiled
     code and of both against differences. No argument is changed. By default every
     positional argument that holds floats is differentiated.
+
+    With a `device`, "cuda", "cuda:1" or "cuda:emu", or of a function that was compiled
+    for one, the code for it is the third that is held against the others; its time is
+    that of arrays that are on the device. Raises DeviceError where there is none.
 
     >>> import numpy as np, retrograde as rg
     >>> def f(x):
@@ -65,7 +73,7 @@ def compare(
     >>> comparison.ok
     True
     """
-    program = make_program(f, args, kwargs, argnums)
+    program = make_program(f, args, kwargs, argnums, device)
     try:
         reference = run_direct(program, program.plain, copy_sharing(program.args))
         again = run_direct(program, program.plain, copy_sharing(program.args))
@@ -76,15 +84,26 @@ def compare(
     # The first compiled run is timed before anything else has compiled the program.
     compiled = _Timing("compiled", _prepare(program, program.compiled, reference))
     eager = _Timing("eager", _prepare(program, program.plain, reference))
+    timings = [eager, compiled]
+    if program.on_device is not None:
+        there = _prepare(program, program.on_device, reference, program.device)
+        timings.append(_Timing("device", there))
     rows = [
         *_direct_rows(program, reference),
         *gradient_rows(program),
-        *_joint_rows(eager, compiled),
+        *_joint_rows(timings),
     ]
-    eager_time, compiled_time = eager.best(), compiled.best()
+    best = {timing.mode: timing.best() for timing in timings}
     memory = () if compiled.error else tuple(_memory(program, reference, compiled))
     return Comparison(
-        program.name, tuple(rows), eager_time, compiled_time, compiled.first, memory
+        program.name,
+        tuple(rows),
+        best["eager"],
+        best["compiled"],
+        compiled.first,
+        memory,
+        program.device,
+        best.get("device", math.nan),
     )
 
 
@@ -113,7 +132,9 @@ def _direct_rows(program: Program, reference: Call) -> Iterator[Row]:
     arrays = [leaf for _, leaf in program.paths(program.args) if is_array(leaf)]
     overlap = any(shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i])
     runs: list[tuple[Mode, Callable[..., Any], Any]] = [
-        ("compiled", program.compiled, copy_sharing(program.args))
+        (mode, form, copy_sharing(program.args))
+        for mode, form in program.forms.items()
+        if mode != "eager"
     ]
     if not overlap:  # a tensor owns its memory: overlapping arguments cannot be wrapped
         tensors = rebuild(copy_sharing(program.args), _to_tensor)
@@ -138,7 +159,7 @@ def _value_rows(mode: Mode, call: Call, reference: Call) -> Iterator[Row]:
         return
     tolerance = TOLERANCES[precision_of(reference.values + reference.finals)][0]
     for (path, got), (_, want) in zip(call.values, reference.values, strict=True):
-        if mode == "compiled" and is_array(got) != is_array(want):
+        if mode != "eager" and is_array(got) != is_array(want):
             detail = f"a {type(got).__name__}, NumPy gives a {type(want).__name__}"
             yield Row(path, mode, "failed", detail)
         else:
@@ -188,26 +209,53 @@ class _Timing:
 
 
 def _prepare(
-    program: Program, target: Callable[..., Any], reference: Call
+    program: Program,
+    target: Callable[..., Any],
+    reference: Call,
+    device: str | None = None,
 ) -> Callable[[], Any]:
     """Return value and gradient as one call, made the way people make it.
 
     That is `value_and_grad` where the result is one number, else `vjp` with random
-    weights, and a plain call where nothing can be differentiated.
+    weights, and a plain call where nothing can be differentiated. With a device, arrays
+    are there, and the call is over when the device is done.
     """
-    args = copy_apart(program.args)
+    args = _moved(copy_apart(program.args), device)
     if not program.argnums:
-        return lambda: target(*copy_apart(args))
+        return _waiting(
+            lambda: target(*_moved(copy_apart(program.args), device)), device
+        )
     if _is_one_number(reference):
         both = rg.value_and_grad(target, argnums=program.argnums)
-        return lambda: both(*args)
-    weights = draw_cotangents(program, reference, np.random.default_rng(0))
+        return _waiting(lambda: both(*args), device)
+    drawn = draw_cotangents(program, reference, np.random.default_rng(0))
+    weights = _moved(drawn, device)
 
     def pull() -> Any:
         found = run_reverse(target, args, weights)
         return found.values, tuple(found.grads[i] for i in program.argnums)
 
-    return pull
+    return pull  # its results are NumPy's
+
+
+def _moved(tree: Any, device: str | None) -> Any:
+    """Return a tree with its arrays on a device; the tree itself without one."""
+    if device is None:
+        return tree
+    return rebuild(tree, lambda x: device_array(x, device) if is_array(x) else x)
+
+
+def _waiting(call: Callable[[], Any], device: str | None) -> Callable[[], Any]:
+    """Return a call that is over when the device is done."""
+    if device is None:
+        return call
+
+    def finished() -> Any:
+        result = call()
+        find_device(device).synchronize()
+        return result
+
+    return finished
 
 
 def _memory(program: Program, reference: Call, gradient: _Timing) -> Iterator[Memory]:
@@ -232,23 +280,28 @@ def _is_one_number(reference: Call) -> bool:
     return len(results) == 1 and is_float(results[0]) and np.ndim(results[0]) == 0
 
 
-def _joint_rows(eager: _Timing, compiled: _Timing) -> Iterator[Row]:
+def _joint_rows(timings: Sequence[_Timing]) -> Iterator[Row]:
     """Check the results of the timed runs, which take a path of their own."""
-    what = "value and gradient"
-    for timing in (eager, compiled):
+    for timing in timings:
         if timing.error:
-            yield Row(what, timing.mode, "failed", describe(timing.error))
-    if eager.error or compiled.error:
-        return
+            yield Row(TIMED, timing.mode, "failed", describe(timing.error))
+    eager, *others = timings
+    for timing in others:
+        if not (eager.error or timing.error):
+            yield from _joint_rows_of(eager, timing)
+
+
+def _joint_rows_of(eager: _Timing, other_timing: _Timing) -> Iterator[Row]:
     one, other = (
-        list(leaves(rebuild(timing.result, to_numpy))) for timing in (eager, compiled)
+        list(leaves(rebuild(timing.result, to_numpy)))
+        for timing in (eager, other_timing)
     )
     if [path for path, _ in one] != [path for path, _ in other]:
-        yield Row(what, "both", "failed", "the gradients differ in structure")
+        yield Row(TIMED, "both", "failed", "the gradients differ in structure")
         return
     tolerance = TOLERANCES[precision_of(one)][1]
     for (path, want), (_, got) in zip(one, other, strict=True):
         if want is not None or got is not None:
-            row = close(f"{what}{path}", "both", got, want, tolerance)
+            row = close(f"{TIMED}{path}", "both", got, want, tolerance)
             if row.status == "failed":
                 yield row

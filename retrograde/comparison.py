@@ -10,7 +10,7 @@ from .footprint import Memory
 from .leaves import Leaf, is_float
 from .table import render
 
-Mode = Literal["numpy", "eager", "compiled", "both"]
+Mode = Literal["numpy", "eager", "compiled", "device", "both"]
 Status = Literal["ok", "note", "failed"]
 
 # Largest accepted error of a value, of a gradient against the other mode's, and of a
@@ -27,8 +27,9 @@ SMALL = 1e-3  # entries below this are compared as if they were this large
 class Row:
     """One check: what was compared, in which mode, how it ended, and the largest error.
 
-    Mode "both" compares eager mode with compiled code, every other one with NumPy. A
-    "note" says why something could not be checked.
+    Mode "both" compares eager mode with compiled code, that for a device, too, where
+    there is one; every other mode is compared with NumPy. A "note" says why something
+    could not be checked.
     """
 
     what: str
@@ -42,7 +43,8 @@ class Row:
 class Comparison:
     """What `compare` found; times are seconds per value and gradient, or NaN.
 
-    `memory` is that of the compiled call and of value and gradient, where known.
+    `memory` is that of the compiled call and of value and gradient, where known. Where
+    there is a `device`, its time is that of arrays that are there.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Comparison:
     compiled_time: float
     first_call: float
     memory: tuple[Memory, ...] = ()
+    device: str | None = None
+    device_time: float = math.nan
 
     @property
     def ok(self) -> bool:

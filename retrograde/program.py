@@ -1,18 +1,29 @@
 """A function in its plain and its compiled form, its arguments, and direct calls."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import retrograde as rg
 
 from .leaves import Leaf, is_array, is_float, leaves, rebuild, shares_memory
+from .runtime.devices import DeviceArray
+from .runtime.devices import device as find_device
+from .tracer.jit import Compiled
+
+if TYPE_CHECKING:
+    from .comparison import Mode
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A function in both its forms, with the arguments and what to differentiate."""
+    """A function in its forms, with the arguments and what to differentiate.
+
+    With a `device` there is a form that is compiled for it, too.
+    """
 
     name: str
     plain: Callable[..., Any]
@@ -20,6 +31,19 @@ class Program:
     args: tuple[Any, ...]
     names: tuple[str, ...]
     argnums: tuple[int, ...]
+    device: str | None = None
+    on_device: Callable[..., Any] | None = None
+
+    @property
+    def forms(self) -> dict[Mode, Callable[..., Any]]:
+        """The function as each mode runs it."""
+        forms: dict[Mode, Callable[..., Any]] = {
+            "eager": self.plain,
+            "compiled": self.compiled,
+        }
+        if self.on_device is not None:
+            forms["device"] = self.on_device
+        return forms
 
     def paths(self, args: tuple[Any, ...]) -> Iterator[Leaf]:
         """Yield the leaves of arguments with paths that start at parameter names."""
@@ -42,9 +66,16 @@ def make_program(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     argnums: int | tuple[int, ...] | None,
+    device: str | None = None,
 ) -> Program:
-    """Find the plain function, name its arguments and check what to differentiate."""
+    """Find the plain function, name its arguments and check what to differentiate.
+
+    Raises DeviceError where there is no such device.
+    """
     compiled = f if hasattr(f, "cache_info") and hasattr(f, "source") else None
+    if isinstance(compiled, Compiled) and compiled.options.device is not None:
+        device = device or compiled.options.device
+        compiled = Compiled(compiled.fn, compiled.options._replace(device=None))
     plain = f if compiled is None else getattr(f, "__wrapped__", None)
     if plain is None:
         raise TypeError(
@@ -74,7 +105,12 @@ def make_program(
     for i in argnums:
         if i not in floats:
             raise TypeError(f"compare: argument {names[i]} holds no floats")
-    return Program(name, plain, compiled or rg.compile(plain), args, names, argnums)
+    compiled = compiled or rg.compile(plain)
+    on_device = None
+    if device is not None:
+        device = find_device(device).name
+        on_device = rg.compile(compiled, device=device)
+    return Program(name, plain, compiled, args, names, argnums, device, on_device)
 
 
 def _bind(
@@ -104,7 +140,9 @@ def _with_keywords(
 
 
 def to_numpy(leaf: Any) -> Any:
-    """Return the array below a tensor, and anything else as it is."""
+    """Return the array of a tensor, or one of a device; anything else as it is."""
+    if isinstance(leaf, DeviceArray):
+        return leaf.numpy()
     return leaf.detach().numpy() if isinstance(leaf, rg.Tensor) else leaf
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .comparison import Comparison, Row
 
-MODES = {"eager": "eager", "compiled": "compiled", "both": "eager = compiled"}
 STYLES = {"ok": "green", "note": "yellow", "failed": "bold red"}
 MARKS = {"ok": "✓", "note": "~", "failed": "✗"}
 
@@ -23,10 +22,11 @@ def render(comparison: "Comparison", *, colour: bool | None = None) -> str:
     verdict = "ok" if comparison.ok else "failed"
     table = Table(title=None, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(Text(comparison.name, STYLES[verdict]))
-    for title in MODES.values():
+    modes = _modes(comparison)
+    for title in modes.values():
         table.add_column(title)
     for what, cells in _pivot(comparison).items():
-        texts = [Text.assemble(*_cell(cells.get(mode))) for mode in MODES]
+        texts = [Text.assemble(*_cell(cells.get(mode))) for mode in modes]
         table.add_row(what, *texts)
     out = io.StringIO()
     console = Console(
@@ -42,7 +42,7 @@ def render(comparison: "Comparison", *, colour: bool | None = None) -> str:
     for row in comparison.rows:
         if row.detail:
             mark, style = _mark(row)
-            where = MODES.get(row.mode, row.mode)
+            where = modes.get(row.mode, row.mode)
             text = f"{mark} {row.what} ({where}): {row.detail}"
             console.print(Text(text, style), soft_wrap=True)
     if line := _times(comparison):
@@ -54,6 +54,18 @@ def render(comparison: "Comparison", *, colour: bool | None = None) -> str:
         text = f"memory of {memory.what}: {', '.join(sizes)}"
         console.print(Text(text, "dim"), soft_wrap=True)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _modes(comparison: "Comparison") -> dict[str, str]:
+    """Return the modes with their titles."""
+    if comparison.device is None:
+        return {"eager": "eager", "compiled": "compiled", "both": "eager = compiled"}
+    return {
+        "eager": "eager",
+        "compiled": "compiled",
+        "device": comparison.device,
+        "both": "all equal",
+    }
 
 
 def _pivot(comparison: "Comparison") -> dict[str, dict[str, "Row"]]:
@@ -87,6 +99,7 @@ def _times(comparison: "Comparison") -> str:
     for name, seconds in (
         ("eager", comparison.eager_time),
         ("compiled", comparison.compiled_time),
+        (comparison.device or "device", comparison.device_time),
         ("first call", comparison.first_call),
     ):
         if not math.isnan(seconds):

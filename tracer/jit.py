@@ -445,6 +445,8 @@ def compile(
     memory_limit: int | None = None,
     precise: bool = False,
     device: str | None = None,
+    fastmath: bool = False,
+    deterministic: bool = False,
 ) -> Any:
     """Compile a function of NumPy arrays; also a decorator.
 
@@ -470,6 +472,20 @@ def compile(
     has written are copied back. "cuda:emu" interprets the kernels of a GPU, without
     one. Raises DeviceError where there is no such device, or what it needs is missing.
 
+    On a device, `fastmath` allows approximations in float32, as a GPU has instructions
+    for them: of exp, log, sin, cos, tan, tanh, divisions and square roots, with numbers
+    below 2**-126 taken for zeros. Their errors are in docs/cuda.md; NaN and infinities
+    are what they are without it. float64 and the processor know no such approximations,
+    and sums keep their order: there it changes nothing. It is an option of the function
+    that is called, for its gradients, too, and for what it calls. Raises ValueError
+    beside `precise`.
+
+    A `deterministic` function gives the same bits in every run on a device, too: floats
+    that are added at computed places, as those of a gradient of ``x[i]`` and of
+    ``np.add.at``, are added in a form that knows no order, which takes longer and more
+    memory. All else always does so, and so does all on the processor. What it is called
+    in is deterministic, too.
+
     >>> @compile
     ... def double_first_row(x):
     ...     y = x**2
@@ -481,23 +497,21 @@ def compile(
            [ 9., 16.]])
     """
     _check_limit(memory_limit)
-    options = Options(memory_limit, precise, _device_name(device))
+    if precise and fastmath:
+        raise ValueError("compile: precise and fastmath exclude each other")
+    options = Options(
+        memory_limit, precise, _device_name(device), fastmath, deterministic
+    )
     if fn is None:
         return functools.partial(compile, **options._asdict())
     if isinstance(fn, Compiled):
-        options = _both(fn.options, options)
+        options = fn.options.with_those(options)
         return fn if options == fn.options else Compiled(fn.fn, options)
     if isinstance(fn, staticmethod | classmethod):
         return type(fn)(Compiled(fn.__func__, options))
     if not callable(fn):
         raise TypeError(f"compile needs a function, not {type(fn).__name__}")
     return Compiled(fn, options)
-
-
-def _both(old: Options, new: Options) -> Options:
-    """Return the options of a function that is compiled again, with more of them."""
-    limit = old.memory_limit if new.memory_limit is None else new.memory_limit
-    return Options(limit, old.precise or new.precise, new.device or old.device)
 
 
 def _device_name(name: Any) -> str | None:

@@ -20,11 +20,30 @@ class Options(NamedTuple):
 
     The tapes of gradients take at most `memory_limit` bytes; a `precise` program has
     the C library's elementary functions; kernels run on a `device`, or the processor.
+    On a device, `fastmath` allows approximations, and a `deterministic` program gives
+    the same bits in every run.
     """
 
     memory_limit: int | None = None
     precise: bool = False
     device: str | None = None
+    fastmath: bool = False
+    deterministic: bool = False
+
+    def with_those(self, other: Options) -> Options:
+        """Return the options of a function that is compiled again, with more of them.
+
+        Of approximations and precision, the latter wins.
+        """
+        limit = self.memory_limit if other.memory_limit is None else other.memory_limit
+        precise = self.precise or other.precise
+        return Options(
+            limit,
+            precise,
+            other.device or self.device,
+            not precise and (self.fastmath or other.fastmath),
+            self.deterministic or other.deterministic,
+        )
 
 
 class _Modes(threading.local):
@@ -32,8 +51,7 @@ class _Modes(threading.local):
     copy_on_write = False
     view_replay = False
     memory_limit: int | None = None  # of gradients that are captured, in bytes
-    precise = False  # whether what is captured has the C library's functions
-    device: str | None = None  # where what is captured runs
+    options = Options()  # of what is captured, but for the limit
 
 
 STATE = _Modes()
@@ -73,36 +91,42 @@ def within(limit: int | None) -> Iterator[None]:
 @contextmanager
 def capturing(options: Options) -> Iterator[None]:
     """Capture a program; it is precise, too, if a function that it calls is."""
-    before = STATE.precise, STATE.device
-    STATE.precise, STATE.device = options.precise, options.device
+    before, STATE.options = STATE.options, options
     try:
         with within(options.memory_limit):
             yield
     finally:
-        STATE.precise, STATE.device = before
+        STATE.options = before
 
 
 @contextmanager
 def calling(options: Options) -> Iterator[None]:
     """Capture the call of a compiled function as a part of the program.
 
-    Raises DeviceError where the function is for another device than the program.
+    The program becomes precise or deterministic, too, but it approximates only where
+    it was told so itself. Raises DeviceError where the function is for another device.
     """
-    if options.device not in (None, STATE.device):
-        here = STATE.device or "the processor"
+    device = STATE.options.device
+    if options.device not in (None, device):
+        here = device or "the processor"
         raise DeviceError(
             f"a function for {options.device} is called in a program for {here}",
             rule="A compiled program runs on one device.",
             hint="compile the outer function for that device",
         )
-    STATE.precise |= options.precise
+    STATE.options = STATE.options.with_those(options._replace(fastmath=False))
     with within(options.memory_limit):
         yield
 
 
 def options() -> Options:
     """Return how what is captured now is compiled."""
-    return Options(STATE.memory_limit, STATE.precise, STATE.device)
+    return STATE.options._replace(memory_limit=STATE.memory_limit)
+
+
+def run_on(device: str | None) -> None:
+    """Let what is captured run on a device; None: on the processor."""
+    STATE.options = STATE.options._replace(device=device)
 
 
 class _Mode:

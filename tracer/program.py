@@ -123,9 +123,14 @@ class Program:
         return kernel  # type: ignore[no-any-return]
 
     def _compiled(self, sizes: Mapping[Symbol, int] | None) -> Any:
-        precise, device = self.options.precise, self.options.device
+        _, precise, device, fastmath, deterministic = self.options
         if device is not None:
-            return codegen.build_for(devices.device(device), self.optimised())
+            return codegen.build_for(
+                devices.device(device),
+                self.optimised(),
+                fastmath=fastmath,
+                deterministic=deterministic,
+            )
         key = _key(self.func, precise=precise)
         self._source = codegen.source(self.optimised, precise=precise, key=key)
         return self._source.first(sizes)

@@ -24,7 +24,7 @@ from .guards import make_matcher
 from .inputs import check_plain
 from .leaves import Bookkeeping, GradOf, without_gradient
 from .location import user_location
-from .modes import STATE, options
+from .modes import options, run_on
 from .outcomes import Answer, Path, Raised
 from .program import Program, run_pass
 from .record import array_of
@@ -179,7 +179,7 @@ class _Specialiser:
         for x, what in zip(leaves, _positions(tree, hints), strict=True):
             self.trace.placement.enter(array_of(x), what)
         self.trace.placement.check()
-        STATE.device = self.trace.placement.runs_on
+        run_on(self.trace.placement.runs_on)
         self.traced = [self._argument(j, x, hints[j]) for j, x in enumerate(leaves)]
 
     def _argument(self, j: int, x: Any, hint: str) -> Any:

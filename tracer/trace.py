@@ -43,7 +43,7 @@ from .integers import Integers, dims_of
 from .layouts import Layouts
 from .leaves import Leaves
 from .location import user_location
-from .modes import STATE
+from .modes import STATE, options
 from .mutations import Mutations
 from .outcomes import Outcomes, Prefix
 from .placement import Placement
@@ -70,7 +70,7 @@ class Trace:
         self.leaves = Leaves(self)
         self.inputs = Inputs(self)
         self.placement: Placement = (
-            parent.placement if parent else Placement(name, STATE.device)
+            parent.placement if parent else Placement(name, options().device)
         )
         self.layouts = Layouts(self)
         self.integers = Integers(self)

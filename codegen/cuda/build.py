@@ -13,7 +13,6 @@ from ...ir.types import DType
 from ...runtime.devices import Code, Device, DeviceArray, Memory
 from ...runtime.devices.array import uploaded
 from ..binder import failing, normal
-from ..carried import uses_in
 from ..invariants import Invariants
 from ..kernels import lower
 from ..nests import Buffer, Program, Result, drop_unused, listing
@@ -31,9 +30,17 @@ ROUNDS = 8  # iterations of a thread that shares a loop with its block
 BOUNDS = 256, 4  # threads of a block, and blocks at once: up to 64 registers
 
 
-def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
+def build(
+    func: Func,
+    device: Device,
+    name: str | None = None,
+    *,
+    fastmath: bool = False,
+    deterministic: bool = False,
+) -> DeviceKernel:
     """Compile a pure Func for a device; a kernel is compiled at its first launch."""
     p = lower(func, name or func.name, library=ROUTINES)
+    p.deterministic = deterministic
     drop_unused(p)
     planner = Planner(p)
     plan = planner.plan()
@@ -41,14 +48,13 @@ def build(func: Func, device: Device, name: str | None = None) -> DeviceKernel:
     homes = homes_of(p, plan)
     known = (*p.symbols, *(s for s, _, _ in p.sizes), *(s.symbol for s in p.steps))
     invariants = Invariants(known)
-    uses = uses_in(p)
     kernels = {
-        s.name: Printer(p, s, homes, uses, invariants).printed()
+        s.name: Printer(p, s, homes, invariants).printed()
         for s in all_of(plan)
         if isinstance(s, Launch)
     }
     host = Host(p, plan, homes, kernels, invariants).source()
-    return DeviceKernel(p, device, host, kernels, caller_of(p, homes))
+    return DeviceKernel(p, device, host, kernels, caller_of(p, homes), fastmath)
 
 
 def threads_for(length: int) -> int:
@@ -79,12 +85,18 @@ class Unloaded:
     """
 
     def __init__(
-        self, device: Device, name: str, printed: Printed, space: dict[str, Any]
+        self,
+        device: Device,
+        name: str,
+        printed: Printed,
+        space: dict[str, Any],
+        fastmath: bool,
     ) -> None:
         self.device = device
         self.name = name
         self.printed = printed
         self.space = space
+        self.fastmath = fastmath
 
     def __call__(
         self, grid: int, block: int, args: Sequence[Any], shared: int = 0
@@ -105,6 +117,7 @@ class Unloaded:
             self.name,
             ["pointer" if x.startswith(POINTER) else x for x in params],
             dtypes=pointers,
+            fastmath=self.fastmath,
             architecture=self.device.architecture,
             cubin=not self.device.interprets,
             bounds=BOUNDS,
@@ -125,12 +138,14 @@ class DeviceKernel:
         host: str,
         kernels: dict[str, Printed],
         caller: Caller,
+        fastmath: bool = False,
     ) -> None:
         self.program = program
         self.device = device
         self.host = host
         self.kernels = kernels
         self.caller = caller
+        self.fastmath = fastmath
         self.calls = Calls(device)
         self._kept: dict[int, tuple[Any, DeviceArray]] = {}
         self.space = self._space()
@@ -162,7 +177,7 @@ class DeviceKernel:
             "constants": [uploaded(device, data) for _, data in p.constants],
         }
         for name, printed in self.kernels.items():
-            space[name] = Unloaded(device, name, printed, space)
+            space[name] = Unloaded(device, name, printed, space, self.fastmath)
         exec(compile(self.host, f"<host of {p.name}>", "exec"), space)
         text = written(self.caller)
         exec(compile(text, f"<call of {p.name}>", "exec"), space)

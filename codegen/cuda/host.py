@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.types import BOOL, F64
+from ..chains import QUOTIENT
 from ..emit import arena_slots, dim_text, late_symbols, name_of
 from ..invariants import Invariants
 from ..nests import (
@@ -337,7 +338,7 @@ class Host:
             case Cast():
                 kind = {BOOL: "bool", F64: "float"}.get(x.dtype, "int")
                 return f"{kind}({self.scalar(x.arg)})"
-            case Apply() if x.template == "({0} / {1})":
+            case Apply() if x.template == QUOTIENT:
                 return f"quotient({', '.join(map(self.scalar, x.args))})"
             case Apply():
                 return x.template.format(*map(self.scalar, x.args))

@@ -17,7 +17,6 @@ what they lose (`lost`): sums are as accurate as NumPy's, and the same in every 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -68,9 +67,9 @@ _ASSIGNED = re.compile(r"^ *(?:for )?([a-z]\w*) (?:=|in) ", re.MULTILINE)
 FUNCTIONS = (
     "any_thread atomic_add atomic_load atomic_maximum barrier block blocks convert "
     "divide load load_2 load_4 load_constant load_constant_2 load_constant_4 offset "
-    "own_row reduce_add reduce_bitwise_or reduce_logical_and reduce_logical_or "
-    "reduce_maximum reduce_minimum reduce_multiply reduce_pair store store_2 store_4 "
-    "thread threads"
+    "own_row quotient reduce_add reduce_bitwise_or reduce_logical_and "
+    "reduce_logical_or reduce_maximum reduce_minimum reduce_multiply reduce_pair store "
+    "store_2 store_4 thread threads"
 ).split()
 MODULE = "retrograde.codegen.cuda.device"
 TYPES = (
@@ -93,23 +92,18 @@ class Printed:
 
 
 class Printer(Meeting):
-    """Prints the kernel of one launch.
-
-    `uses` counts how often the program reads each name.
-    """
+    """Prints the kernel of one launch."""
 
     def __init__(
         self,
         p: Program,
         launch: Launch,
         homes: Homes,
-        uses: Counter[str],
         invariants: Invariants,
     ) -> None:
         super().__init__(p, invariants, launch)
         self.homes = homes
         self.slots = homes.slots
-        self.uses = uses
         self.facts = p.facts
         self.checks = bool(p.failures)
         self.own = {name for s in all_of([launch]) for name, _ in assigned(s)}
@@ -328,10 +322,8 @@ class Printer(Meeting):
                 yield from self.range(s, indent, "0", "1")
             case Check():
                 yield f"{indent}{self.fail(s)}"
-            case Store(plus=True):
-                yield f"{indent}{self.stored(s, 'atomic_add')}"
             case Store():
-                yield f"{indent}{self.stored(s, 'store')}"
+                yield f"{indent}{self.stored(s)}"
             case WideLoad() | WideStore():
                 if isinstance(s, WideLoad):
                     self.own.add(s.name)
@@ -360,9 +352,8 @@ class Printer(Meeting):
                 yield from self.range(s, indent, "me", "team")
             case Store():
                 yield from self.meet(by_any(s), indent)
-                name = "atomic_add" if s.plus else "store"
                 yield f"{indent}if me == 0:"
-                yield f"{indent}    {self.stored(s, name)}"
+                yield f"{indent}    {self.stored(s)}"
             case Merge():
                 yield from self.meet(by_any(s), indent)
                 yield from self.merged(s, indent)
@@ -417,7 +408,9 @@ class Printer(Meeting):
         if s not in self.known_loops:
             loop = copied(s)
             assert isinstance(loop, Loop)
-            found = shared(loop, self.facts, self.uses) if is_plain(loop) else None
+            in_order = self.p.deterministic
+            group = loop, self.facts, self.launch.uses, (), in_order
+            found = shared(*group) if is_plain(loop) else None
             self.known_loops[s] = found
         found = self.known_loops[s]
         if found is None or (s.ordered and found[1]):
@@ -455,7 +448,8 @@ class Printer(Meeting):
         yield f"{indent}    store(p_{b.name}, {self.text(start)} + {q}, {value})"
         yield f"{indent}    {q} += {step}"
 
-    def stored(self, s: Store, function: str) -> str:
+    def stored(self, s: Store) -> str:
+        function = f"atomic_{s.combine}" if s.combine else "store"
         where = f"p_{s.buffer.name}, {self.offset(s.offset)}"
         return f"{function}({where}, {self.scalar(s.value)})"
 

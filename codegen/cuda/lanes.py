@@ -110,7 +110,9 @@ def lanes_of(loops: Sequence[Loop]) -> Lanes | None:
             return None
         starts[dims.substitute(offset, {loop.index: loop.start})] = None
         sizes.add(b.dtype.itemsize)
-    if not sizes or any(isinstance(s, Store) and s.plus for s in _wide(loop, computed)):
+    if not sizes or any(
+        isinstance(s, Store) and s.combine for s in _wide(loop, computed)
+    ):
         return None
     count = min(BYTES // max(sizes), 4)
     if any(isinstance(d, int) and d % count for d in starts):
@@ -215,7 +217,7 @@ class _Body:
         x = self.scalar(value, k, wide)
         match s:
             case Store():
-                return Store(s.buffer, self.dim(s.offset, k), x, s.plus)
+                return Store(s.buffer, self.dim(s.offset, k), x, s.combine)
             case Bind():
                 return Bind(Symbol(lane(s.symbol.name, k)), x)
             case Set() if s.name not in self.own:

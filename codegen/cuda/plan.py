@@ -32,7 +32,7 @@ from ...ir.bounds import upper
 from ...ir.dims import Dim, Facts, Symbol
 from ...ir.types import BOOL, DType
 from ..apart import Range
-from ..carried import Fold, uses_in
+from ..carried import Fold, names_read, uses_in
 from ..emit import name_of
 from ..kernels import at, compare
 from ..nests import (
@@ -63,7 +63,16 @@ from ..nests import (
 from ..parallel import units_of
 from .known import host_names, is_computed
 from .lanes import lanes_of
-from .share import SUM, in_rows, inner_length, is_plain, shared, sums_of_rows, trips
+from .share import (
+    SUM,
+    added_to,
+    in_rows,
+    inner_length,
+    is_plain,
+    shared,
+    sums_of_rows,
+    trips,
+)
 from .steps import (
     BLOCKS,
     ROWS,
@@ -81,6 +90,7 @@ from .steps import (
     reads,
     touched,
 )
+from .unordered import IrregularError, Unordered
 
 SMALL = 1 << 13  # units of work that a block does at once
 LARGE = 1 << 17  # units of an iteration that is worth a launch for each nest
@@ -190,7 +200,7 @@ class Planner:
         return self.control(group, facts), []
 
     def launch(self, how: str, body: list[Inner]) -> Launch:
-        return Launch(f"kernel{next(self.numbers)}", how, body)
+        return Launch(f"kernel{next(self.numbers)}", how, body, self.uses)
 
     def symbol(self, hint: str) -> tuple[Symbol, Dim]:
         name = f"_{hint}_{next(self.numbers)}"
@@ -259,6 +269,10 @@ class Planner:
         """Return the launches of a nest, and what merges what they fold."""
         if not is_plain(loop) or not is_large(loop):
             return None
+        if self.p.deterministic:
+            sums = {b for b in added_to(loop) if b.dtype.kind == "f"}
+            if sums:
+                return self.unordered(loop, facts, sums)
         loop = replace(loop, body=list(map(copied, loop.body)))
         own = self.private(loop)
         found = shared(loop, facts, self.uses, own)
@@ -289,6 +303,29 @@ class Planner:
         rows = compare(">=", at(length), at(SHORT))
         forms = form(BLOCKS, loops[:1]), form(THREADS, loops)
         return [If(rows, *forms)], merges
+
+    def unordered(
+        self, loop: Loop, facts: Facts, sums: Collection[Buffer]
+    ) -> tuple[list[Step], list[Inner]] | None:
+        """Return launches that make additions to `sums` the same in any order."""
+        made, uses = len(self.made), self.uses
+        taken = replace(loop, body=list(map(copied, loop.body)))
+        additions = Unordered(self, sums)
+        try:
+            additions.take_out(taken)
+            self.uses = (
+                uses - Counter(names_read([loop])) + Counter(names_read([taken]))
+            )
+            found = self.nest(taken, facts)
+        except IrregularError:
+            found = None
+        finally:
+            self.uses = uses
+        if found is None:
+            del self.made[made:]
+            return None
+        steps, merges = found
+        return [*additions.before, *steps, *additions.added_up()], merges
 
     def in_rows(self, loop: Loop, facts: Facts) -> list[Step] | None:
         """Return launches of blocks that add to rows of their own, then add up these.
@@ -368,7 +405,7 @@ class Planner:
             most = dims.maximum(dims.floordiv(ROOM, dims.maximum(b.size, 1)), FEWEST)
             blocks = dims.minimum(blocks, most)
         name, body = f"kernel{next(self.numbers)}", list(loops[-1].body)
-        launch = Launch(name, how, [*body], loops, grid, folds, partial, own)
+        launch = Launch(name, how, body, self.uses, loops, grid, folds, partial, own)
         launch.lanes = lanes
         if how == BLOCKS:
             launch.length = inner_length(loops[-1]) or 1

@@ -54,17 +54,24 @@ def is_plain(loop: Loop) -> bool:
 
 
 def shared(
-    loop: Loop, facts: Facts, uses: Counter[str], own: Collection[Buffer] = ()
+    loop: Loop,
+    facts: Facts,
+    uses: Counter[str],
+    own: Collection[Buffer] = (),
+    in_order: bool = False,
 ) -> tuple[list[Loop], list[Fold]] | None:
     """Return the loops to share out, outermost first, and their folds; None: not so.
 
-    The loop is changed: folds start anew, additions become atomic. Rows of the buffers
-    `own` belong to an iteration.
+    The loop is changed: folds start anew, additions become atomic; of floats, which may
+    have to be `in_order`, they do not then. Rows of the buffers `own` belong to an
+    iteration.
     """
     folds = folds_of(loop, uses)
     if folds is None:
         return None
-    added = set() if own else _added(loop)
+    added = set() if own else added_to(loop)
+    if in_order:
+        added = {b for b in added if b.dtype.kind != "f"}
     if not are_apart(loop, facts, own, added):
         swapped = _exchanged(loop, facts) if not folds and not own else None
         if swapped is None:
@@ -137,14 +144,18 @@ def inner_length(loop: Loop) -> Dim | None:
 # ---------------------------------------------------------------- additions
 
 
-def _added(loop: Loop) -> set[Buffer]:
+def added_to(loop: Loop) -> set[Buffer]:
     """Return the buffers of which a loop does nothing but add to elements."""
     times = Counter(b for b, _ in touched(loop))
     sums = Counter(
-        s.buffer for s in every([loop]) if isinstance(s, Store) and _term(s) is not None
+        s.buffer
+        for s in every([loop])
+        if isinstance(s, Store) and term_of(s) is not None
     )
     computed = {s.symbol for s in every([loop]) if isinstance(s, Bind)}
-    plus = Counter(s.buffer for s in every([loop]) if isinstance(s, Store) and s.plus)
+    plus = Counter(
+        s.buffer for s in every([loop]) if isinstance(s, Store) and s.combine
+    )
     found = {b for b, n in sums.items() if times[b] == 2 * n - plus[b]}
     return {
         s.buffer
@@ -163,8 +174,8 @@ def sums_of_rows(loop: Loop) -> set[Buffer]:
     found = Counter(
         s.buffer
         for s in stores
-        if not s.plus
-        and _term(s) is not None
+        if not s.combine
+        and term_of(s) is not None
         and not dims.symbols_of(s.offset) & (computed | {loop.index})
     )
     return {b for b, n in found.items() if times[b] == 2 * n}
@@ -183,11 +194,11 @@ def in_rows(body: Sequence[Statement], rows: Mapping[Buffer, Buffer]) -> None:
             s.buffer, s.value = rows[s.buffer], rewrite(s.value, leaf)
 
 
-def _term(s: Store) -> Scalar | None:
+def term_of(s: Store) -> Scalar | None:
     """Return what a store adds to its element; None where it does something else."""
     x = s.value
-    if s.plus:
-        return x
+    if s.combine:
+        return x if s.combine == "add" else None
     if not isinstance(x, Apply) or x.template != SUM or x.dtype.kind == "b":
         return None
     old = Load(s.buffer, s.offset, s.buffer.dtype)
@@ -199,6 +210,6 @@ def _term(s: Store) -> Scalar | None:
 
 def _make_atomic(loop: Loop, added: Collection[Buffer]) -> None:
     for s in every([loop]):
-        term = _term(s) if isinstance(s, Store) and s.buffer in added else None
+        term = term_of(s) if isinstance(s, Store) and s.buffer in added else None
         if isinstance(s, Store) and term is not None:
-            s.value, s.plus = term, True
+            s.value, s.combine = term, "add"

@@ -15,9 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...ir.types import BOOL
+from ..chains import QUOTIENT
 from ..emit import Emitter, name_of
 from ..invariants import Invariants
 from ..nests import (
+    Apply,
     Buffer,
     Check,
     If,
@@ -59,6 +61,8 @@ class Sharing(Emitter):
         if chooses(x):
             condition, one, other = map(self.scalar, x.args)
             return f"({one} if {condition} else {other})"  # that may not be written yet
+        if isinstance(x, Apply) and x.template == QUOTIENT:
+            return f"quotient({', '.join(map(self.scalar, x.args))})"
         return super().scalar(x)
 
     def several(self, s: WideLoad | WideStore, indent: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ whose size is not known before. All else is inside `Launch`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -73,12 +74,14 @@ class Launch:
     blocks, whose threads run the body together. `TOGETHER`: one block runs `body`.
 
     What its iterations fold is left in `partial`, one element per block. Each block has
-    a row of its own of the buffers in `own`.
+    a row of its own of the buffers in `own`. `uses` counts how often the program, as it
+    was planned, reads each name.
     """
 
     name: str
     how: str
     body: list[Inner]
+    uses: Counter[str]
     loops: list[Loop] = field(default_factory=list)
     grid: Dim = 1  # blocks
     folds: list[Fold] = field(default_factory=list)

@@ -94,7 +94,7 @@ def _accesses(loop: Loop) -> Iterator[tuple[Buffer, bool, Dim | None]]:
                     yield y.buffer, False, y.offset
         match s:
             case Store():
-                yield s.buffer, True, None if s.plus else s.offset
+                yield s.buffer, True, None if s.combine else s.offset
             case Fill():
                 yield s.buffer, True, None
             case Move():

@@ -374,7 +374,26 @@ class Access:
             np.broadcast_to(x if x is not None else self.dtype.type(0), frame.size)
             for x in (value, compare)
         )
-        if len(np.unique(where)) == frame.size:
+        order = self.shuffled(frame)
+        if order is None:
+            return self.combined(view, where, how, value, compare)
+        old = np.empty(frame.size, self.dtype)
+        old[order] = self.combined(
+            view, where[order], how, value[order], compare[order]
+        )
+        return old
+
+    @staticmethod
+    def shuffled(frame: Frame) -> Any:
+        """Return the order of the lanes of a frame if it is not theirs; else None."""
+        order = frame.group.order
+        return None if order is None else order.permutation(frame.size)
+
+    def combined(
+        self, view: Any, where: Any, how: str, value: Any, compare: Any
+    ) -> Any:
+        """Apply an operation at several places; return what was there before."""
+        if len(np.unique(where)) == len(where):
             old = view.take(where)
             view[where] = (
                 [OPERATIONS[how](*one) for one in zip(old, value, compare, strict=True)]
@@ -387,7 +406,7 @@ class Access:
             sums = np.add.accumulate(terms, dtype=self.dtype)
             view[where[0]] = sums[-1]
             return sums[:-1]
-        apply, old = OPERATIONS[how], np.empty(frame.size, self.dtype)
+        apply, old = OPERATIONS[how], np.empty(len(where), self.dtype)
         for k, index in enumerate(where.tolist()):
             old[k] = before = view[index]
             view[index] = apply(before, value[k], compare[k])
@@ -408,6 +427,9 @@ class Access:
             self.undefined(frame, place)
         self.note(frame, place)
         where = place.every(frame.size, self.width) >> self.shift
+        order = self.shuffled(frame)
+        if order is not None:
+            where, value = where[order], np.broadcast_to(value, frame.size)[order]
         UFUNCS[how].at(found.views[self.dtype], where, value)
 
     def atomic_parts(

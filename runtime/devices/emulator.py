@@ -71,7 +71,9 @@ class EmulatedGraph(Graph):
 class Emulator(Device):
     """A GPU that NumPy plays.
 
-    `counts` says what its kernels did; set it to `Counts()` to begin again.
+    `counts` says what its kernels did; set it to `Counts()` to begin again. Blocks and
+    atomics come in the order of their numbers, or in one that a generator draws:
+    `order`.
     """
 
     interprets = True
@@ -80,6 +82,7 @@ class Emulator(Device):
         self.name = EMULATED
         self.architecture = ARCHITECTURE
         self.counts = machine.Counts()
+        self.order: np.random.Generator | None = None
         self._space = machine.Space()
         self._dead: deque[int] = deque()  # addresses of memory that nobody has any more
         self._steps: list[Callable[[], None]] | None = None  # of a graph being recorded
@@ -161,7 +164,14 @@ class Emulator(Device):
     ) -> None:
         entry = function.code.entry
         self.counts += machine.launch(
-            function.module, entry, grid, block, args, self._space, shared=shared
+            function.module,
+            entry,
+            grid,
+            block,
+            args,
+            self._space,
+            shared=shared,
+            order=self.order,
         )
 
     def record(self, run: Callable[[], object]) -> EmulatedGraph:

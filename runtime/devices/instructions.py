@@ -153,6 +153,8 @@ def divided(e: Emitter, item: Instruction) -> None:
     if is_float(kind):
         a, b = floats(e, item)
         mode = mode_of(item)
+        if "approx" in item.opcode:
+            return result(e, item, f"coarse_quotient({a}, {b})")
         if mode == "rn":
             return result(e, item, f"{a} / {b}")
         return result(e, item, f"divide_rounded({a}, {b}, {mode!r})")

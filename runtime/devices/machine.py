@@ -4,7 +4,9 @@ Note [order]
 Of all frames that can go on, the one at the lowest block goes on, so that threads which
 parted meet again where their paths do. Blocks run in groups of some thousand threads,
 one group after the other; atomics happen in the order of threads. A run is therefore
-deterministic, and one of those that a GPU may choose.
+deterministic, and one of those that a GPU may choose. With an `order`, a generator of
+random numbers, groups come in another order, and so do the atomics of one instruction:
+another run of those.
 """
 
 import heapq
@@ -43,13 +45,15 @@ def launch(
     *,
     races: bool = True,
     sectors: bool = True,
+    order: np.random.Generator | None = None,
 ) -> Counts:
     """Run an entry of a module on a grid of blocks, and return what it did.
 
     `args` are the entry's parameters in order, pointers as addresses of `space`;
     `shared` is the size of its dynamic shared memory in bytes. PtxError says what the
     program did wrong; `races` switches the search for data races, `sectors` the count
-    of sectors. Memory is then as the program left it.
+    of sectors, and `order` draws one: Note [order]. Memory is then as the program left
+    it.
     """
     program = prepared(module, entry)
     blocks, threads = extent(grid), extent(block)
@@ -60,12 +64,16 @@ def launch(
     traffic = Traffic(sectors)
     found = Races(size, program.accesses) if races else None
     count, step = math.prod(blocks), max(1, LANES // size)
+    starts = list(range(0, count, step))
+    if order is not None:
+        order.shuffle(starts)
     total = 0
     touched: set[Allocation] = set()
     try:
         with np.errstate(all="ignore"):
-            for start in range(0, count, step):
+            for start in starts:
                 group = Group(program, space, traffic, found, touched, values, shared)
+                group.order = order
                 held = min(step, count - start)
                 group.place(geometry(blocks, threads, start, held))
                 try:
@@ -165,6 +173,7 @@ class Group:
         self.exited: Any = None
         self.epoch: Any = 0
         self.meeting: Any = 0
+        self.order: np.random.Generator | None = None
 
     def place(self, geometry: "Geometry") -> None:
         """Give every thread its number, its place in its block, and memory."""

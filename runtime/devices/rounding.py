@@ -375,5 +375,12 @@ def coarse(function: Callable[[Lanes], Lanes]) -> Callable[[Lanes], Lanes]:
     return result
 
 
+def coarse_quotient(a: Lanes, b: Lanes) -> Lanes:
+    """Return a / b of float32 as ``.approx`` does: 0 or NaN where b is very large."""
+    size = abs(b)
+    large = (size > float32(2.0**126)) & (size < float32(np.inf))
+    return select(large, a * float32(0), a / b)
+
+
 coarse_reciprocal = coarse(lambda x: 1.0 / x)
 coarse_root = coarse(lambda x: 1.0 / np.sqrt(x))

@@ -155,7 +155,7 @@ def test_routine_of_the_processor_is_an_error(op: Op) -> None:
     name, rest = caught.value.what.split(" ", 1)
     assert name in {node.op.name for node in f.body.nodes if node.op in ROUTINES}
     assert rest == "has no form for a GPU yet"
-    assert caught.value.hint == "compile the function without device="
+    assert caught.value.hint.startswith("compile the function without device=")
 
 
 def test_error_has_the_line_and_comes_before_anything_runs() -> None:

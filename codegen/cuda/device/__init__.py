@@ -3,7 +3,8 @@
 Importing this package imports numba-cuda.
 """
 
-from . import grid, memory, reductions, scalars, sorting
+from . import counted, grid, memory, reductions, scalars, sorting
+from .counted import *  # noqa: F403
 from .grid import *  # noqa: F403
 from .memory import *  # noqa: F403
 from .reductions import *  # noqa: F403
@@ -11,6 +12,7 @@ from .scalars import *  # noqa: F403
 from .sorting import *  # noqa: F403
 
 __all__ = [
+    *counted.__all__,
     *grid.__all__,
     *memory.__all__,
     *reductions.__all__,

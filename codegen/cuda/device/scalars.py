@@ -1,6 +1,7 @@
 """The functions of `runtime.scalar` on a device, and what only its integers need.
 
-Elementary functions are those of libdevice, in the precision of their argument.
+Elementary functions are those of libdevice, in the precision of their argument; kernels
+that are compiled with `fastmath` have some of `fast` for float32.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
 from ....runtime import instructions, scalar, vecmath
-from ....runtime.intrinsics import Builder, Value, define, elementary
+from ....runtime.intrinsics import Builder, Value, define, elementary, same
+from . import fast
 
 types: Any = numba.types
 BINARY = (*vecmath.BINARY, "copysign")
 
 
 def call(context: Any, b: Builder, bits: int, name: str, *values: Value) -> Value:
-    """Emit a call of a function of libdevice."""
+    """Emit a call of a function of libdevice, or what is as good with `fastmath`."""
+    if context.fastmath and bits == 32 and name in fast.FUNCTIONS:
+        return fast.FUNCTIONS[name](b, *values)
     symbol = f"__nv_{name}" if bits == 64 else f"__nv_{name}f"
     function = b.module.globals.get(symbol)
     if function is None:
@@ -87,5 +91,20 @@ def divide(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
     return types.int64(types.int64, types.int64), code
 
 
+@intrinsic
+def quotient(typingctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return ``x / y`` of floats.
+
+    With `fastmath`, numba-cuda's own division of float32 is 0 where `y` is above
+    2**126; this one approximates all quotients.
+    """
+    t = same("quotient", x, y)
+
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.fdiv(*args)
+
+    return t(t, t), code
+
+
 globals().update({name: _function(name) for name in scalar.__all__})
-__all__ = [*scalar.__all__, "convert", "divide"]
+__all__ = [*scalar.__all__, "convert", "divide", "quotient"]
