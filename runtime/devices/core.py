@@ -13,7 +13,8 @@ about as much as it costs the driver. The addresses of a place for arguments nev
 change: `pack` writes the values there, `configure` the grid and the stream where they
 are others than before, and the driver copies all before it returns. A place belongs to
 one thread at a time, so no lock is needed. The driver is called by its address: so the
-bindings, which convert each number once more, are not on the way.
+bindings, which convert each number once more, are not on the way. The launches of a
+batch cost it one call: Note [batches] in `submit`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import DeviceError, DeviceMemoryError
-from . import packages
+from . import packages, submit
 from .interface import (
     FORMATS,
+    Batch,
+    Block,
     Code,
     Device,
     Function,
     Graph,
+    Launch,
     Memory,
+    Step,
     bytes_of,
     check_launch,
     unrecordable,
@@ -157,6 +162,42 @@ class GpuGraph(Graph):
         self._device.launch_graph(self._handle)
 
 
+class GpuBatch(Batch):
+    """Steps as words that native code reads: Note [batches] in `submit`."""
+
+    def __init__(
+        self, device: Gpu, kinds: Sequence[str], steps: Sequence[Step]
+    ) -> None:
+        self._device = device
+        self._kinds = kinds
+        self._steps = steps  # they keep their functions loaded
+        self._words, self._starts = submit.encoded(kinds, steps)
+        self._address = ctypes.c_void_p(ctypes.addressof(self._words))
+        self._pack = submit.packer(kinds)
+
+    def launch(self, *given: int | float | bool) -> None:
+        try:
+            values = self._pack(*given)
+        except (struct.error, OverflowError, TypeError) as error:
+            raise DeviceError(
+                f"{self._device.name}: a batch of launches: {error}",
+                rule=f"What it is given is to be ({', '.join(self._kinds)}).",
+            ) from error
+        failed = self._device.submit(self._address, values)
+        if failed:
+            raise self._failure(failed)
+
+    def _failure(self, failed: int) -> DeviceError:
+        """Return the error of the step that the driver did not take."""
+        start, status = divmod(failed, submit.FAILED)
+        what = "fill"
+        if start in self._starts:
+            step = self._steps[self._starts.index(start)]
+            if isinstance(step, Launch):
+                what = f"launch of {step.function.code.entry}"
+        return self._device.failure(status, what)
+
+
 class Gpu(Device):
     """A GPU of this machine; see Note [one stream]."""
 
@@ -202,9 +243,12 @@ class Gpu(Device):
 
     def _entry(self, name: str, kinds: Sequence[Any]) -> Callable[..., int]:
         """Return a function of the driver's; see Note [cost of a launch]."""
+        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(self._address(name))
+
+    def _address(self, name: str) -> int:
         found = self._driver.cuGetProcAddress(name.encode(), OLDEST, 0)
         address, _ = self._checked(found, f"no {name}")
-        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(int(address))
+        return int(address)
 
     def _checked(self, result: tuple[Any, ...], what: str) -> tuple[Any, ...]:
         """Return the values of a call of the driver's, or raise its error."""
@@ -221,6 +265,10 @@ class Gpu(Device):
             rule = f"The driver says: {(text or b'').decode()}."
         return DeviceError(f"{self.name}: {what}: {name}", rule=rule, hint=hint)
 
+    def failure(self, status: int, what: str) -> DeviceError:
+        """Return the error of a status of the driver's."""
+        return self._error(self._driver.CUresult(status), what)
+
     def _enter(self, what: str) -> None:
         """Make the GPU that of this thread; refuse what no graph can hold."""
         if self._queue is not self._main:
@@ -231,6 +279,12 @@ class Gpu(Device):
         if self._queue is not self._main:
             self._enter("allocation")
         return self._pool.allocate(size)
+
+    def take(self, size: int) -> Block:
+        return self._pool.take(size)
+
+    def give(self, size: int, block: Block) -> None:
+        self._pool.give(size, block)
 
     def _fresh(self, size: int) -> tuple[int, object]:
         """Allocate from the driver; the bytes are given back when the object dies."""
@@ -372,7 +426,7 @@ class Gpu(Device):
             function.places.append(place)
         except (struct.error, OverflowError, TypeError) as error:
             check_launch(function, grid, block, args, shared)
-            raise _unfit(function, error) from error
+            raise submit.unfit(function, error) from error
         finally:
             if recording:
                 self._lock.release()
@@ -380,6 +434,28 @@ class Gpu(Device):
             check_launch(function, grid, block, args, shared)
             what = f"launch of {function.code.entry}"
             raise self._error(self._driver.CUresult(status), what)
+
+    def batch(self, kinds: Sequence[str], steps: Sequence[Step]) -> GpuBatch:
+        for s in steps:
+            if isinstance(s, Launch):
+                check_launch(s.function, s.grid, s.block, s.args, s.shared)
+                if s.shared > s.function.shared:
+                    self._enlarge(s.function, s.shared)
+        return GpuBatch(self, kinds, steps)
+
+    @functools.cached_property
+    def _submit(self) -> Callable[..., int]:
+        names = "cuLaunchKernel", "cuMemsetD8Async", "cuCtxSetCurrent"
+        addresses = map(self._address, names)
+        return submit.compiled(submit.Driver(*addresses, int(self._context)))
+
+    def submit(self, batch: Any, values: bytes) -> int:
+        """Enter the steps of a batch; return 0, or what `submit` says of a failure."""
+        queue = self._main
+        if self._queue is queue:
+            return self._submit(batch, values, queue)
+        with self._lock:
+            return self._submit(batch, values, self._queue)
 
     def _enlarge(self, function: GpuFunction, shared: int) -> None:
         """Let a function take more shared memory than every GPU has."""
@@ -441,14 +517,6 @@ class Gpu(Device):
         with self._lock:
             self._enter("waiting")
         self._checked(self._driver.cuCtxSynchronize(), "waiting")
-
-
-def _unfit(function: Function, error: Exception) -> DeviceError:
-    kinds = ", ".join(function.code.kinds)
-    return DeviceError(
-        f"launch of {function.code.entry}: {error}",
-        rule=f"The arguments are to be ({kinds}).",
-    )
 
 
 def _started(name: str) -> Any:

@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...ir.errors import DeviceMemoryError
-from .interface import Memory
+from .interface import Block, Memory
 
 FRESH = 1 << 30  # bytes from the driver, until all that is free goes back
 LEAST = 1 << 16  # what a smaller block counts as
-
-Block = tuple[int, object]  # an address, and whose death gives the bytes back
 
 
 class Pooled(Memory):
@@ -60,18 +58,29 @@ class Pool:
             blocks = self._free[size]
             return Pooled(size, blocks.pop(), blocks)
         except LookupError:
+            block = self._new(size)
+            return Pooled(size, block, self._free.setdefault(size, []))
+
+    def take(self, size: int) -> Block:
+        """Return a block of a size, for `give`; raises as `allocate` does."""
+        try:
+            return self._free[size].pop()
+        except LookupError:
             return self._new(size)
 
-    def _new(self, size: int) -> Memory:
+    def give(self, size: int, block: Block) -> None:
+        """Put a block into the list of its size."""
+        self._free.setdefault(size, []).append(block)
+
+    def _new(self, size: int) -> Block:
         self._count += max(size, LEAST)
         if self._count > FRESH:
             self.release()
         try:
-            block = self._fresh(size)
+            return self._fresh(size)
         except DeviceMemoryError:
             self.release()
-            block = self._fresh(size)
-        return Pooled(size, block, self._free.setdefault(size, []))
+            return self._fresh(size)
 
     def release(self) -> None:
         """Give all free blocks back to the driver."""
