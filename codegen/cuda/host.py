@@ -53,6 +53,8 @@ from .steps import (
     Step,
     all_of,
     in_shared,
+    names_in,
+    parts,
     rows_of,
 )
 
@@ -124,25 +126,50 @@ class Host:
         return (
             len(launches) >= LEAST
             and not any(isinstance(s, ReadBack | Allocate | Grow) for s in steps)
-            and all(self.settled(s) for s in launches if s.own)
+            and self.sized is not None
             and all(x.name in self.homes.slots for x in computed)
             and not self.homes.read
             and not late_symbols(self.p)
         )
 
-    def settled(self, s: Launch) -> bool:
-        """Tell whether sizes alone decide the memory for the rows of a launch."""
-        sizes = [in_shared(s)[1], *(self.bytes_of_rows(s, b) for b in s.own)]
-        return all(dims.symbols_of(d) <= self.invariants.known for d in sizes)
+    @property
+    def rows(self) -> dict[str, dict[str, Dim]]:
+        """The rows of blocks that are in the arena: see `sized`."""
+        return self.sized or {} if self.repeats else {}
 
-    def bytes_of_rows(self, s: Launch, b: Buffer) -> Dim:
-        """Return the bytes that the blocks of a launch need for a buffer."""
-        grid = dims.substitute(s.grid, self.grids)
-        return dims.mul(grid, dims.mul(b.size, b.dtype.itemsize))
+    @functools.cached_property
+    def sized(self) -> dict[str, dict[str, Dim]] | None:
+        """The bytes of all rows of blocks, by the condition that these are needed.
+
+        Their names are those of the launch and the buffer. They are not needed where
+        rows are in shared memory, nor where nothing is launched. None: arguments do
+        not tell.
+        """
+        symbols = self.invariants.known
+        known = {*self.arguments(), *map(name_of, symbols)}
+        out: dict[str, dict[str, Dim]] = {}
+        for s, conditions in _launches(self.plan, ()):
+            if not s.own:
+                continue
+            if not {name for x, _ in conditions for name in names_in(x)} <= known:
+                return None
+            starts, total = in_shared(s)
+            when = [("" if then else "not ") + self.scalar(x) for x, then in conditions]
+            grid = dims.substitute(s.grid, self.grids)
+            for b in rows_of(s):
+                size = dims.mul(grid, dims.mul(b.size, b.dtype.itemsize))
+                if not dims.symbols_of(dims.add(size, total)) <= symbols:
+                    return None
+                needed = [*when]
+                if b in starts:
+                    needed.append(f"{self.text(total)} > {SHARED}")
+                rows = out.setdefault(" and ".join(needed) or "True", {})
+                rows[f"{s.name}_{b.name}"] = _rounded(size)
+        return out
 
     @functools.cached_property
     def grids(self) -> dict[Symbol, Dim]:
-        """The numbers of blocks that the host binds once, and sizes decide."""
+        """The numbers of blocks that the host binds once, by their symbols."""
         binds = [s for s in all_of(self.plan) if isinstance(s, Bind)]
         bound = Counter(s.symbol for s in binds)
         return {
@@ -150,23 +177,6 @@ class Host:
             for s in binds
             if bound[s.symbol] == 1 and isinstance(s.value, At)
         }
-
-    @functools.cached_property
-    def rows(self) -> dict[Buffer, str]:
-        """The rows of blocks that are in the arena, with their bytes.
-
-        Where the rows of a block are in shared memory, these are none.
-        """
-        out: dict[Buffer, str] = {}
-        for s in all_of(self.plan) if self.repeats else ():
-            if isinstance(s, Launch):
-                starts, total = in_shared(s)
-                for b in rows_of(s):
-                    size = self.text(_rounded(self.bytes_of_rows(s, b)))
-                    if b in starts:
-                        size = f"where({self.text(total)} > {SHARED}, {size}, 0)"
-                    out[b] = size
-        return out
 
     def known(self) -> dict[str, str]:
         """Return the names that decide what is launched, with what tells them apart."""
@@ -255,7 +265,11 @@ class Host:
         elif self.words:
             total = dims.add(total, _rounded(self.words * WORD))
         if total != 0 or arena_slots(self.p) or self.rows:
-            yield ARENA, " + ".join([self.text(total), *self.rows.values()])
+            sizes = [self.text(total)]
+            for condition, rows in self.rows.items():
+                size = functools.reduce(dims.add, rows.values())
+                sizes.append(f"({self.text(size)} if {condition} else 0)")
+            yield ARENA, " + ".join(sizes)
 
     def layout(self) -> Iterator[str]:
         """Give slots and buffers their places in the memory of the call."""
@@ -271,9 +285,11 @@ class Host:
             for b in buffers:
                 yield f"    p_{b.name} = q"
             yield f"    q += {self.text(_rounded(size))}"
-        for b, bytes_of in self.rows.items():
-            yield f"    q_{b.name} = q"
-            yield f"    q += {bytes_of}"
+        for condition, rows in self.rows.items():
+            yield f"    if {condition}:"
+            for name, size in rows.items():
+                yield f"        q_{name} = q"
+                yield f"        q += {self.text(size)}"
 
     def slots(self) -> Iterator[str]:
         start = SLOTS if self.apart else ARENA
@@ -390,8 +406,8 @@ class Host:
             yield f"{deeper}    shared = 0"
             shared = ", shared"
         for b in rows_of(s):
-            name, memory = f"w_{b.name}", f"q_{b.name}"
-            if b not in self.rows:
+            name, memory = f"w_{b.name}", f"q_{s.name}_{b.name}"
+            if not self.repeats:
                 size = f"{grid}*({self.text(b.size)})*{b.dtype.itemsize}"
                 unless = "None if shared else " if b in starts else ""
                 yield f"{deeper}m_{b.name} = {unless}allocate({size})"
@@ -426,6 +442,25 @@ class Host:
                 return x.template.format(*map(self.scalar, x.args))
             case _:
                 raise TypeError(f"the host cannot load {x}")
+
+
+Conditions = tuple[tuple[Scalar, bool], ...]
+
+
+def _launches(
+    plan: Sequence[Step], conditions: Conditions
+) -> Iterator[tuple[Launch, Conditions]]:
+    """Yield all launches, each with the conditions that it needs, or needs not."""
+    for s in plan:
+        match s:
+            case Launch():
+                yield s, conditions
+            case If():
+                yield from _launches(s.then, (*conditions, (s.condition, True)))
+                yield from _launches(s.orelse, (*conditions, (s.condition, False)))
+            case _:
+                for part in parts(s):
+                    yield from _launches(part, conditions)
 
 
 def _rounded(size: Dim) -> Dim:

@@ -18,6 +18,7 @@ nothing on the way.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,10 +61,10 @@ class Calls:
                     _keep(self.met, known, True)
                 return
             batch = self.batch(work, known)
-        _keep(self.batches, known, batch)
+            _keep(self.batches, known, batch)
         if self.left and self.seen.pop(key, False):
             self.left -= 1
-            graph = self.device.record(lambda: batch.launch(*given))
+            graph = self.device.record(functools.partial(batch.launch, *given))
             _keep(self.graphs, key, graph.launch)
             graph.launch()
         else:
@@ -94,8 +95,8 @@ class Calls:
 
 
 def _keep(known: dict[Key, Any], key: Key, what: Any) -> None:
-    """Keep the last ones; other threads may do so at the same time."""
-    known.pop(key, None)
+    """Keep what came last; other threads may do so at the same time."""
     known[key] = what
-    for oldest in list(known)[:-KEPT]:
-        known.pop(oldest, None)
+    if len(known) > KEPT:
+        for oldest in list(known)[:-KEPT]:
+            known.pop(oldest, None)

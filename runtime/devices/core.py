@@ -46,7 +46,7 @@ from .interface import (
     check_launch,
     unrecordable,
 )
-from .pool import Pool
+from .pool import Pool, Pooled
 
 # CUlaunchConfig: grid, block, shared memory, stream, attributes and how many they are.
 CONFIG = struct.Struct("7IPPI4x")
@@ -156,10 +156,15 @@ class GpuGraph(Graph):
     def __init__(self, device: Gpu, graph: Any) -> None:
         self._device = device
         self._graph = graph
-        self._handle = ctypes.c_void_p(int(graph.handle))
+        self._given = ctypes.c_void_p(int(graph.handle)), device.stream
+        self._launch = device.graph_launch
 
     def launch(self) -> None:
-        self._device.launch_graph(self._handle)
+        if self._device.recording:
+            self._device.refuse("launch of a graph")  # or wait for other threads
+        status = self._launch(*self._given)
+        if status:
+            raise self._device.failure(status, "launch of a graph")
 
 
 class GpuBatch(Batch):
@@ -228,15 +233,15 @@ class Gpu(Device):
         self._memory = self._core.memory_resource
         self._pool = Pool(self._fresh)
         self._main = int(self._stream.handle)
-        self._queue = self._main  # or that of the graph that is being recorded
-        self._stream_pointer = ctypes.c_void_p(self._main)
+        self.recording = 0  # the stream of the graph that is being recorded
+        self.stream = ctypes.c_void_p(self._main)
         self._lock = threading.RLock()
         attributes = driver.CUpointer_attribute
         self._memory_type = attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         pointer = ctypes.c_void_p
         self._context_pointer = pointer(int(self._context))
         self._launch = self._entry("cuLaunchKernelEx", 4 * [pointer])
-        self._launch_graph = self._entry("cuGraphLaunch", 2 * [pointer])
+        self.graph_launch = self._entry("cuGraphLaunch", 2 * [pointer])
         self._set_context = self._entry("cuCtxSetCurrent", [pointer])
         kinds = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, pointer]
         self._memset = self._entry("cuMemsetD8Async", kinds)
@@ -271,14 +276,14 @@ class Gpu(Device):
 
     def _enter(self, what: str) -> None:
         """Make the GPU that of this thread; refuse what no graph can hold."""
-        if self._queue is not self._main:
+        if self.recording:
             raise unrecordable(self.name, what)
         self._checked(self._driver.cuCtxSetCurrent(self._context), what)
 
     def allocate(self, size: int) -> Memory:
-        if self._queue is not self._main:
+        if self.recording:
             self._enter("allocation")
-        return self._pool.allocate(size)
+        return Pooled(size, self._pool)
 
     def take(self, size: int) -> Block:
         return self._pool.take(size)
@@ -354,17 +359,18 @@ class Gpu(Device):
         driver = self._driver
         with self._lock:
             self._checked(driver.cuCtxSetCurrent(self._context), "copy")
-            result = driver.cuMemcpyDtoDAsync(target, source, size, self._queue)
+            queue = self.recording or self._main
+            result = driver.cuMemcpyDtoDAsync(target, source, size, queue)
             self._checked(result, "copy")
 
     def fill(self, target: int, value: int, size: int) -> None:
         if not size:
             return
         queue = self._main
-        recording = self._queue is not queue
+        recording = self.recording
         if recording:
             self._lock.acquire()
-            queue = self._queue
+            queue = self.recording or queue
         try:
             status = self._set_context(self._context_pointer)
             status = status or self._memset(target, value, size, queue)
@@ -406,10 +412,10 @@ class Gpu(Device):
         # By Note [cost of a launch], nothing is checked that the driver checks, and the
         # lock is for those who record, and for those who have to wait for them.
         queue = self._main
-        recording = self._queue is not queue
+        recording = self.recording
         if recording:
             self._lock.acquire()
-            queue = self._queue
+            queue = self.recording or queue
         try:
             try:
                 place = function.places.pop()
@@ -438,24 +444,28 @@ class Gpu(Device):
     def batch(self, kinds: Sequence[str], steps: Sequence[Step]) -> GpuBatch:
         for s in steps:
             if isinstance(s, Launch):
-                check_launch(s.function, s.grid, s.block, s.args, s.shared)
-                if s.shared > s.function.shared:
-                    self._enlarge(s.function, s.shared)
+                function: Any = s.function
+                check_launch(function, s.grid, s.block, s.args, s.shared)
+                if s.shared > function.shared:
+                    self._enlarge(function, s.shared)
         return GpuBatch(self, kinds, steps)
 
     @functools.cached_property
     def _submit(self) -> Callable[..., int]:
-        names = "cuLaunchKernel", "cuMemsetD8Async", "cuCtxSetCurrent"
-        addresses = map(self._address, names)
-        return submit.compiled(submit.Driver(*addresses, int(self._context)))
+        driver = submit.Driver(
+            launch=self._address("cuLaunchKernel"),
+            fill=self._address("cuMemsetD8Async"),
+            enter=self._address("cuCtxSetCurrent"),
+            context=int(self._context),
+        )
+        return submit.compiled(driver)
 
     def submit(self, batch: Any, values: bytes) -> int:
         """Enter the steps of a batch; return 0, or what `submit` says of a failure."""
-        queue = self._main
-        if self._queue is queue:
-            return self._submit(batch, values, queue)
+        if not self.recording:
+            return self._submit(batch, values, self._main)
         with self._lock:
-            return self._submit(batch, values, self._queue)
+            return self._submit(batch, values, self.recording or self._main)
 
     def _enlarge(self, function: GpuFunction, shared: int) -> None:
         """Let a function take more shared memory than every GPU has."""
@@ -492,20 +502,16 @@ class Gpu(Device):
                     builder.close()
 
     def _run_into(self, queue: int, run: Callable[[], object]) -> None:
-        self._queue = queue
+        self.recording = queue
         try:
             run()
         finally:
-            self._queue = self._main
+            self.recording = 0
 
-    def launch_graph(self, handle: Any) -> None:
-        """Enter a graph into the stream."""
-        if self._queue is not self._main:
-            with self._lock:
-                self._enter("launch of a graph")
-        status = self._launch_graph(handle, self._stream_pointer)
-        if status:
-            raise self._error(self._driver.CUresult(status), "launch of a graph")
+    def refuse(self, what: str) -> None:
+        """Refuse what no graph can hold, once other threads have recorded theirs."""
+        with self._lock:
+            self._enter(what)
 
     def synchronize(self) -> None:
         with self._lock:

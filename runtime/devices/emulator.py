@@ -20,6 +20,7 @@ from .interface import (
     ARCHITECTURE,
     EMULATED,
     Batch,
+    Block,
     Code,
     Device,
     Fill,
@@ -145,6 +146,13 @@ class Emulator(Device):
         with self._told("allocation"):
             address = self._space.allocate(size)
         return Memory(address, size, _Block(address, self._dead))
+
+    def take(self, size: int) -> Block:
+        memory = self.allocate(size)
+        return memory.address, memory
+
+    def give(self, size: int, block: Block) -> None:
+        """Do nothing: its owner dies."""
 
     def write(self, target: int, source: np.ndarray) -> None:
         with self._told("write"):

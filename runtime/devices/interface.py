@@ -164,16 +164,16 @@ class Device(abc.ABC):
         What is in it is not known, and an error on a device that notices reads of it.
         """
 
+    @abc.abstractmethod
     def take(self, size: int) -> Block:
-        """Return an address of memory for one call, which gives it back at its end.
+        """Return memory for one call, which gives it back at its end.
 
-        A call that raises need not: the memory goes when its owner dies.
+        A call that raises need not: the bytes go back when their owner dies.
         """
-        memory = self.allocate(size)
-        return memory.address, memory
 
+    @abc.abstractmethod
     def give(self, size: int, block: Block) -> None:
-        """Give memory of `take` back; whoever gets it next may write it at once."""
+        """Give memory of `take` back, after all that was told to use it."""
 
     @abc.abstractmethod
     def write(self, target: int, source: np.ndarray) -> None:

@@ -49,7 +49,8 @@ def encoded(kinds: Sequence[str], steps: Sequence[Step]) -> tuple[Words, list[in
             words += [0, step.value, step.size, 0, 1]
             words += _argument(step.target, "pointer", kinds)
             continue
-        f, args = step.function, step.args
+        f: Any = step.function
+        args = step.args
         words += [f.handle, step.grid, step.block, step.shared, len(args)]
         words[1] = max(words[1], len(args))
         try:
@@ -128,7 +129,8 @@ def compiled(driver: Driver) -> Callable[[Any, bytes, int], int]:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)
     engine.finalize_object()
     kinds = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-    entry: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(engine.get_function_address(name))
+    address = engine.get_function_address(name)
+    entry: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(address)
     entry.engine = engine  # which has the code
     return entry  # type: ignore[no-any-return]
 
@@ -139,7 +141,7 @@ class _Writer:
     def __init__(self, module: Any, driver: Driver) -> None:
         f = ir.Function(module, SUBMIT, "submit")
         self.driver = driver
-        self.name = f.name
+        self.name: str = f.name
         self.b = ir.IRBuilder(f.append_basic_block())
         self.batch, self.values, self.stream = f.args
         most = self.word(1)
