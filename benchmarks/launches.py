@@ -87,7 +87,7 @@ def measure(where: Device, repeats: int) -> dict[str, float]:
             where.launch(function, 1, 128, args)
 
     graph = where.record(step)
-    given = [*map(Given, range(POINTERS)), 0, 1]
+    given: list[int | Given] = [*map(Given, range(POINTERS)), 0, 1]
     batch = where.batch(kinds[:POINTERS], [Launch(function, 1, 128, given)] * KERNELS)
     calls: dict[str, Callable[[], object]] = {
         "launch": lambda: where.launch(function, 1, 128, args),
