@@ -33,7 +33,7 @@ from .interface import FORMATS, Fill, Function, Given, Step
 HEAD = 2  # words of a batch before its steps
 STEP = 5  # words of a step before its arguments
 FAILED = 1 << 32  # what is returned: the place of a step times this, and the status
-LEAST = -(1 << 63)
+NARROW = -(1 << 63)  # added to the number of a value where the sum becomes a float32
 WORD = 8
 
 Words = ctypes.Array[ctypes.c_int64]
@@ -81,7 +81,7 @@ def _argument(
     if given == kind:
         return x.offset, 1 + x.index
     if (given, kind) == ("float64", "float32"):
-        return 0, LEAST + 1 + x.index
+        return 0, NARROW + 1 + x.index
     raise TypeError(f"a {given} is given for a {kind}")
 
 
@@ -188,7 +188,7 @@ class _Writer:
             k = b.load(self.number)
             at = b.add(first, b.mul(k, I64(2)))
             source = self.word(b.add(at, I64(1)))
-            value = b.load(b.gep(self.values, [b.and_(source, I64(~LEAST))]))
+            value = b.load(b.gep(self.values, [b.and_(source, I64(~NARROW))]))
             total = b.add(self.word(at), value)
             narrow = b.fptrunc(b.bitcast(total, DOUBLE), FLOAT)
             narrow = b.zext(b.bitcast(narrow, I32), I64)
