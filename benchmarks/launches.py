@@ -3,9 +3,10 @@
     python -m benchmarks.launches [--device NAME] [--stub] [--repeats N]
 
 Prints microseconds of the processor per call: a launch with ten pointers and two sizes,
-a launch of a graph of twenty of them (and per kernel in it), an allocation with its
-release, a fill, the write of 80 bytes, and a compiled function of ten kernels: with an
-array that was not there before, and with one that was, where it is a graph. With
+a launch of a graph of twenty of them (and per kernel in it), that of a batch of twenty
+(and per kernel), an allocation with its release, a fill, the write of 80 bytes, and a
+compiled function of ten kernels: with an array that was not there before, where it is a
+batch, and with one that was, where it is a graph. With
 `--stub` the driver is `tests/cuda/stub_driver.c`, whose functions return at once: what
 is measured is what this package and the bindings add.
 """
@@ -26,14 +27,14 @@ import numpy as np
 import retrograde as rg
 from retrograde.codegen.cuda.replay import KEPT
 from retrograde.codegen.cuda.target import compile_kernel
-from retrograde.runtime.devices import Device, device
+from retrograde.runtime.devices import Device, Given, Launch, device
 
 from .case import Array
 from .measure import machine
 
 STUB = Path(__file__).resolve().parents[1] / "tests" / "cuda" / "stub_driver.c"
 POINTERS = 10
-KERNELS = 20  # of the graph
+KERNELS = 20  # of the graph, and of the batch
 LARGE = 10_000  # elements that are worth a grid, not a block
 SOURCE = f"""
 def kernel({", ".join(f"p{n}" for n in range(POINTERS))}, first, last):
@@ -86,9 +87,12 @@ def measure(where: Device, repeats: int) -> dict[str, float]:
             where.launch(function, 1, 128, args)
 
     graph = where.record(step)
+    given: list[int | Given] = [*map(Given, range(POINTERS)), 0, 1]
+    batch = where.batch(kinds[:POINTERS], [Launch(function, 1, 128, given)] * KERNELS)
     calls: dict[str, Callable[[], object]] = {
         "launch": lambda: where.launch(function, 1, 128, args),
         "graph": graph.launch,
+        "batch": lambda: batch.launch(*args[:POINTERS]),
         "allocate": lambda: where.allocate(1 << 16),
         "fill": lambda: where.fill(memory.address, 0, 80),
         "write": lambda: where.write(memory.address, values),
@@ -98,7 +102,8 @@ def measure(where: Device, repeats: int) -> dict[str, float]:
     for name, call in calls.items():
         times[name] = microseconds(call, repeats)
         where.synchronize()
-    times[f"graph / {KERNELS}"] = times["graph"] / KERNELS
+    for name in ("graph", "batch"):
+        times[f"{name} / {KERNELS}"] = times[name] / KERNELS
     return times
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...ir.func import Func
 from ...ir.types import DType
-from ...runtime.devices import Code, Device, DeviceArray, Memory
+from ...runtime.devices import Code, Device, DeviceArray, Function, Memory
 from ...runtime.devices.array import uploaded
 from ..binder import failing, normal
 from ..invariants import Invariants
@@ -53,8 +53,10 @@ def build(
         for s in all_of(plan)
         if isinstance(s, Launch)
     }
-    host = Host(p, plan, homes, kernels, invariants).source()
-    return DeviceKernel(p, device, host, kernels, caller_of(p, homes), fastmath)
+    host = Host(p, plan, homes, kernels, invariants)
+    calls = Calls(device, len(host.known()), list(host.given().values()))
+    caller = caller_of(p, homes)
+    return DeviceKernel(p, device, host.source(), kernels, caller, calls, fastmath)
 
 
 def threads_for(length: int) -> int:
@@ -81,7 +83,8 @@ def quotient(x: float, y: float) -> float:
 class Unloaded:
     """A kernel of a device, compiled and loaded when it is first launched.
 
-    From then on its name in the host's `space` is that of the launch itself.
+    Where the host launches it by its name, that names in the host's `space` the launch
+    itself from then on.
     """
 
     def __init__(
@@ -101,10 +104,13 @@ class Unloaded:
     def __call__(
         self, grid: int, block: int, args: Sequence[Any], shared: int = 0
     ) -> None:
-        function = self.device.load(self.compiled())
-        launch = functools.partial(self.device.launch, function)
+        launch = functools.partial(self.device.launch, self.function)
         self.space[self.name] = launch
         launch(grid, block, args, shared)
+
+    @functools.cached_property
+    def function(self) -> Function:
+        return self.device.load(self.compiled())
 
     def compiled(self) -> Code:
         """Return the code of the kernel, for the device."""
@@ -138,6 +144,7 @@ class DeviceKernel:
         host: str,
         kernels: dict[str, Printed],
         caller: Caller,
+        calls: Calls,
         fastmath: bool = False,
     ) -> None:
         self.program = program
@@ -145,8 +152,8 @@ class DeviceKernel:
         self.host = host
         self.kernels = kernels
         self.caller = caller
+        self.calls = calls
         self.fastmath = fastmath
-        self.calls = Calls(device)
         self._kept: dict[int, tuple[Any, DeviceArray]] = {}
         self.space = self._space()
         self.call: Callable[..., list[Any]] = self.space["call"]
@@ -158,6 +165,8 @@ class DeviceKernel:
         device, p = self.device, self.program
         space: dict[str, Any] = {
             "allocate": device.allocate,
+            "take": device.take,
+            "give": device.give,
             "fill": device.fill,
             "read": self.read,
             "grown": self.grown,

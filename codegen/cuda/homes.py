@@ -28,11 +28,12 @@ from .steps import (
 
 @dataclass(slots=True)
 class Homes:
-    """The variables of a plan: their dtypes, slots, and which the host reads."""
+    """The variables of a plan: their dtypes, slots, and which the host reads back."""
 
     dtypes: dict[str, DType] = field(default_factory=dict)
     slots: dict[str, Buffer] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
+    by_host: set[str] = field(default_factory=set)  # names that the host reads, or sets
 
 
 def homes_of(p: Program, plan: list[Step]) -> Homes:
@@ -50,7 +51,7 @@ def homes_of(p: Program, plan: list[Step]) -> Homes:
     shapes = {d for r in p.results for d in r.shape}
     by_host |= {name_of(s) for d in shapes for s in dims.symbols_of(d)}
     results = {r.what.name for r in p.results if isinstance(r.what, Reg)}
-    homes.read = made & by_host
+    homes.by_host, homes.read = by_host, made & by_host
     for name in sorted(made & (needed | by_host | results)):
         p.scopes += 1
         slot = Buffer(f"x_{name}", homes.dtypes[name], 1, "slot", p.scopes - 1)
@@ -70,7 +71,8 @@ def _by_host(plan: Sequence[Inner]) -> Iterator[str]:
     for s in plan:
         match s:
             case Launch():
-                yield from map(name_of, dims.symbols_of(s.grid))
+                for d in (s.grid, s.length):
+                    yield from map(name_of, dims.symbols_of(d))
             case Loop() | While() | If():
                 yield from reads(s)
                 if isinstance(s, Loop):

@@ -3,17 +3,21 @@
 It is Python: integers for sizes and addresses, one call per launch. It gets addresses
 of arrays, numbers and sizes, and returns 0 or the number of a failed check, followed by
 the memory of the results; see `calls.returned`. Where a call can be replayed, all but
-the memory and the last check is a function of its own: Note [graphs of calls].
+the memory and the last check is a function of its own, which is told how to launch and
+fill: Note [graphs of calls].
 """
 
 from __future__ import annotations
 
+import functools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...ir import dims
-from ...ir.dims import Dim
+from ...ir.dims import Dim, Symbol
 from ...ir.types import BOOL, F64
+from ...runtime.devices import FORMATS
 from ..chains import QUOTIENT
 from ..emit import arena_slots, dim_text, late_symbols, name_of
 from ..invariants import Invariants
@@ -50,6 +54,8 @@ from .steps import (
     Step,
     all_of,
     in_shared,
+    names_in,
+    parts,
     rows_of,
 )
 
@@ -59,6 +65,7 @@ SOLE = 128  # threads of a block that is alone, and shares out loops
 WARP = 32  # threads of one that does not
 SHARED = 24 << 10  # bytes of shared memory for the rows of a block, at most
 LEAST = 3  # launches that are worth a graph
+ARENA, SLOTS = "q_arena", "q_slots"  # addresses of memory of a call
 
 
 class Host:
@@ -83,14 +90,15 @@ class Host:
         body = [*self.layout(), *self.lines(self.plan, "    ")]
         memory, tail = list(self.memory()), list(self.tail())
         head = list(self.head())  # it has the names of the rest
-        if not self.repeats():
+        if not self.repeats:
             lines = [f"def run({inputs}):", *head, *memory, *body, *tail]
             return "\n".join([*lines, ""])
-        given = [*self.arguments(), *self.places()]
-        given += [f"repr({x.name})" for x in self.p.params if _is_inexact(x)]
+        known, given = self.known(), self.given()
+        key = [*known.values(), *given]
+        key += [f"repr({x})" for x, kind in given.items() if kind.startswith("float")]
         few = _needed([*head, *self.slots()], [*memory, *tail])
         lines = [
-            f"def work({', '.join([*self.arguments(), *self.places()])}, *_):",
+            f"def work({', '.join(['launch', 'fill', *known, *given])}):",
             "    trips = 0",
             *head,
             *body,
@@ -98,7 +106,7 @@ class Host:
             f"def run({inputs}):",
             *[line for line in few if line in head],
             *memory,
-            f"    key = {', '.join(given)},",
+            f"    key = {', '.join(key)},",
             "    replay = graphs.pop(key, None)",
             "    if replay is None:",
             "        other(work, key)",
@@ -110,24 +118,94 @@ class Host:
         ]
         return "\n".join([*lines, ""])
 
+    @functools.cached_property
     def repeats(self) -> bool:
-        """Tell whether calls can be recorded, and are worth it."""
+        """Whether calls can be recorded, and are worth it."""
         steps = list(all_of(self.plan))
         launches = [s for s in steps if isinstance(s, Launch)]
         computed = [r.what for r in self.p.results if not isinstance(r.what, Buffer)]
         return (
             len(launches) >= LEAST
             and not any(isinstance(s, ReadBack | Allocate | Grow) for s in steps)
-            and not any(s.own for s in launches)
+            and self.sized is not None
             and all(x.name in self.homes.slots for x in computed)
             and not self.homes.read
             and not late_symbols(self.p)
         )
 
-    def places(self) -> list[str]:
-        """Return the names of the addresses that a call allocates."""
-        results = [f"p_{b.name}" for b in self.p.buffers if b.place == "result"]
-        return [name for name, _ in self.arena()] + results
+    @property
+    def rows(self) -> dict[str, dict[str, Dim]]:
+        """The rows of blocks that are in the arena: see `sized`."""
+        return self.sized or {} if self.repeats else {}
+
+    @functools.cached_property
+    def sized(self) -> dict[str, dict[str, Dim]] | None:
+        """The bytes of all rows of blocks, by the condition that these are needed.
+
+        Their names are those of the launch and the buffer. They are not needed where
+        rows are in shared memory, nor where nothing is launched. None: arguments do
+        not tell.
+        """
+        symbols = self.invariants.known
+        known = {*self.arguments(), *map(name_of, symbols)}
+        out: dict[str, dict[str, Dim]] = {}
+        for s, conditions in _launches(self.plan, ()):
+            if not s.own:
+                continue
+            if not {name for x, _ in conditions for name in names_in(x)} <= known:
+                return None
+            starts, total = in_shared(s)
+            when = [("" if then else "not ") + self.scalar(x) for x, then in conditions]
+            grid = dims.substitute(s.grid, self.grids)
+            for b in rows_of(s):
+                size = dims.mul(grid, dims.mul(b.size, b.dtype.itemsize))
+                if not dims.symbols_of(dims.add(size, total)) <= symbols:
+                    return None
+                needed = [*when]
+                if b in starts:
+                    needed.append(f"{self.text(total)} > {SHARED}")
+                rows = out.setdefault(" and ".join(needed) or "True", {})
+                rows[f"{s.name}_{b.name}"] = _rounded(size)
+        return out
+
+    @functools.cached_property
+    def grids(self) -> dict[Symbol, Dim]:
+        """The numbers of blocks that the host binds once, by their symbols."""
+        binds = [s for s in all_of(self.plan) if isinstance(s, Bind)]
+        bound = Counter(s.symbol for s in binds)
+        return {
+            s.symbol: s.value.dim
+            for s in binds
+            if bound[s.symbol] == 1 and isinstance(s.value, At)
+        }
+
+    def known(self) -> dict[str, str]:
+        """Return the names that decide what is launched, with what tells them apart."""
+        given = self.given()
+        numbers = [x for x in self.p.params if isinstance(x, Reg)]
+        out = {x.name: x.name for x in numbers if x.name not in given}
+        # -0.0 is 0.0, and a bool is an int
+        out |= {f"repr_{x}": f"repr({x})" for x in out}
+        out |= {name_of(s): name_of(s) for s in self.p.symbols}
+        return out | {name_of(s): name_of(s) for s, _, _ in self.p.sizes}
+
+    def given(self) -> dict[str, str]:
+        """Return the names of addresses, and of numbers for kernels, with their kinds.
+
+        Addresses are those of arguments, constants, and what a call allocates.
+        """
+        p = self.p
+        kinds = {
+            x.name: x.dtype.name
+            for x in p.params
+            if isinstance(x, Reg) and x.name not in self.homes.by_host
+        }
+        out = {x: kind for x, kind in kinds.items() if kind in FORMATS}
+        buffers = [x for x in p.params if isinstance(x, Buffer)]
+        buffers += [b for b, _ in p.constants]
+        buffers += [b for b in p.buffers if b.place == "result"]
+        names = [name for name, _ in self.arena()] + [f"p_{b.name}" for b in buffers]
+        return out | dict.fromkeys(names, "pointer")
 
     def arguments(self) -> list[str]:
         p = self.p
@@ -146,7 +224,12 @@ class Host:
 
     def memory(self) -> Iterator[str]:
         for name, size in self.arena():
-            yield f"    {name[2:]} = allocate({self.text(size)})"
+            if name == ARENA:
+                yield f"    size = {size}"
+                yield "    arena = take(size)"
+                yield f"    {name} = arena[0]"
+                continue
+            yield f"    {name[2:]} = allocate({size})"
             yield f"    {name} = {name[2:]}.address"
         for b in self.p.buffers:
             if b.place == "result":
@@ -170,35 +253,47 @@ class Host:
         """
         return any(in_slot(r, self.homes) for r in self.p.results)
 
-    def arena(self) -> Iterator[tuple[str, Dim]]:
-        """Yield addresses of memory of the call with the sizes: slots, and the rest."""
+    def arena(self) -> Iterator[tuple[str, str]]:
+        """Yield addresses of memory of the call with the sizes: slots, and the rest.
+
+        The slots are kept by a number that is a result; the rest is given back.
+        """
         total: Dim = 0
         for size, _ in arena_slots(self.p):
             total = dims.add(total, _rounded(size))
         if self.words and self.apart:
-            yield "q_slots", self.words * WORD
+            yield SLOTS, str(self.words * WORD)
         elif self.words:
             total = dims.add(total, _rounded(self.words * WORD))
-        if total != 0 or arena_slots(self.p):
-            yield "q_arena", total
+        if total != 0 or arena_slots(self.p) or self.rows:
+            sizes = [self.text(total)]
+            for condition, rows in self.rows.items():
+                size = functools.reduce(dims.add, rows.values())
+                sizes.append(f"({self.text(size)} if {condition} else 0)")
+            yield ARENA, " + ".join(sizes)
 
     def layout(self) -> Iterator[str]:
         """Give slots and buffers their places in the memory of the call."""
         yield from self.slots()
-        start = "q_slots" if self.apart else "q_arena"
+        start = SLOTS if self.apart else ARENA
         if self.words:
             yield f"    fill({start}, 0, {self.words * WORD})"
         slots = arena_slots(self.p)
-        if slots:
+        if slots or self.rows:
             first = _rounded(self.words * WORD) if not self.apart else 0
-            yield f"    q = q_arena + {self.text(first)}"
+            yield f"    q = {ARENA} + {self.text(first)}"
         for size, buffers in slots:
             for b in buffers:
                 yield f"    p_{b.name} = q"
             yield f"    q += {self.text(_rounded(size))}"
+        for condition, rows in self.rows.items():
+            yield f"    if {condition}:"
+            for name, size in rows.items():
+                yield f"        q_{name} = q"
+                yield f"        q += {self.text(size)}"
 
     def slots(self) -> Iterator[str]:
-        start = "q_slots" if self.apart else "q_arena"
+        start = SLOTS if self.apart else ARENA
         for k, b in enumerate(self.homes.slots.values()):
             yield f"    p_{b.name} = {start} + {k * WORD}"
         if self.p.failures:
@@ -208,6 +303,8 @@ class Host:
         yield from self.left("    ")
         found = [x for r in self.p.results for x in self.result(r)]
         found += map(name_of, late_symbols(self.p))
+        if any(name == ARENA for name, _ in self.arena()):
+            yield "    give(size, arena)"
         yield f"    return {', '.join(['0', *found])},"
 
     def left(self, indent: str) -> Iterator[str]:
@@ -254,14 +351,14 @@ class Host:
             case Loop():
                 bounds = ", ".join(map(self.text, (s.start, s.stop, s.step)))
                 yield f"{indent}for {name_of(s.index)} in range({bounds}):"
-                if self.repeats():
+                if self.repeats:
                     yield f"{deeper}trips += 1"
                 yield from self.lines(s.body, deeper)
                 if not s.body:
                     yield f"{deeper}pass"
             case While():
                 yield f"{indent}while True:"
-                if self.repeats():
+                if self.repeats:
                     yield f"{deeper}trips += 1"
                 yield from self.lines(s.test, deeper)
                 yield f"{deeper}if not {self.scalar(s.condition)}:"
@@ -293,9 +390,10 @@ class Host:
         starts, total = in_shared(s)
         names = [name for name, _ in self.kernels[s.name].params]
         args = "".join(f"{x.removesuffix(NARROW)}, " for x in names)
+        call = f"launch({s.name}, " if self.repeats else f"{s.name}("
         if s.how == TOGETHER:
             shares = "team" in self.kernels[s.name].source
-            yield f"{indent}{s.name}(1, {SOLE if shares else WARP}, ({args}))"
+            yield f"{indent}{call}1, {SOLE if shares else WARP}, ({args}))"
             return
         grid, deeper = self.text(s.grid), indent + "    "
         for b in rows_of(s):
@@ -309,18 +407,19 @@ class Host:
             yield f"{deeper}    shared = 0"
             shared = ", shared"
         for b in rows_of(s):
-            name = f"w_{b.name}"
-            size = f"({self.text(b.size)})*{b.dtype.itemsize}"
+            name, memory = f"w_{b.name}", f"q_{s.name}_{b.name}"
+            if not self.repeats:
+                size = f"{grid}*({self.text(b.size)})*{b.dtype.itemsize}"
+                unless = "None if shared else " if b in starts else ""
+                yield f"{deeper}m_{b.name} = {unless}allocate({size})"
+                memory = f"m_{b.name}.address"
             if b in starts:
-                memory = f"None if shared else allocate({grid}*({size}))"
-                yield f"{deeper}m_{b.name} = {memory}"
-                yield f"{deeper}{name} = 0 if shared else m_{b.name}.address"
+                yield f"{deeper}{name} = 0 if shared else {memory}"
             else:
-                yield f"{deeper}m_{b.name} = allocate({grid}*({size}))"
-                yield f"{deeper}p_{b.name} = {name} = m_{b.name}.address"
+                yield f"{deeper}p_{b.name} = {name} = {memory}"
         threads = f"threads_for({self.text(s.length)})"
         block = THREADS_PER_BLOCK if s.how == THREADS else threads
-        yield f"{deeper}{s.name}({grid}, {block}, ({args}){shared})"
+        yield f"{deeper}{call}{grid}, {block}, ({args}){shared})"
 
     # Scalars ----------------------------------------------------------------------
 
@@ -346,13 +445,27 @@ class Host:
                 raise TypeError(f"the host cannot load {x}")
 
 
+Conditions = tuple[tuple[Scalar, bool], ...]
+
+
+def _launches(
+    plan: Sequence[Step], conditions: Conditions
+) -> Iterator[tuple[Launch, Conditions]]:
+    """Yield all launches, each with the conditions that it needs, or needs not."""
+    for s in plan:
+        match s:
+            case Launch():
+                yield s, conditions
+            case If():
+                yield from _launches(s.then, (*conditions, (s.condition, True)))
+                yield from _launches(s.orelse, (*conditions, (s.condition, False)))
+            case _:
+                for part in parts(s):
+                    yield from _launches(part, conditions)
+
+
 def _rounded(size: Dim) -> Dim:
     return dims.mul(dims.floordiv(dims.add(size, ALIGN - 1), ALIGN), ALIGN)
-
-
-def _is_inexact(x: Buffer | Reg) -> bool:
-    """Tell whether an argument is a number that may equal another one: -0.0 is 0.0."""
-    return not isinstance(x, Buffer) and x.dtype.kind in "fc"
 
 
 def _needed(lines: Sequence[str], users: Sequence[str]) -> list[str]:

@@ -97,10 +97,13 @@ class DeviceArray:
         self.address = address  # of the first element
         self.shape = shape
         self.dtype = dtype
-        self.whole = strides is None or _is_whole(shape, strides, dtype.itemsize)
-        self.ready = self.whole and not address % WIDE  # for kernels as it is
-        self._strides = None if self.whole else strides
         self.writable = writable
+        if strides is None or _is_whole(shape, strides, dtype.itemsize):
+            self.whole, self._strides = True, None
+            self.ready = not address % WIDE  # for kernels as it is
+        else:
+            self.whole = self.ready = False
+            self._strides = strides
 
     @property
     def device(self) -> str:

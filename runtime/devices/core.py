@@ -13,7 +13,8 @@ about as much as it costs the driver. The addresses of a place for arguments nev
 change: `pack` writes the values there, `configure` the grid and the stream where they
 are others than before, and the driver copies all before it returns. A place belongs to
 one thread at a time, so no lock is needed. The driver is called by its address: so the
-bindings, which convert each number once more, are not on the way.
+bindings, which convert each number once more, are not on the way. The launches of a
+batch cost it one call: Note [batches] in `submit`.
 """
 
 from __future__ import annotations
@@ -29,19 +30,23 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import DeviceError, DeviceMemoryError
-from . import packages
+from . import packages, submit
 from .interface import (
     FORMATS,
+    Batch,
+    Block,
     Code,
     Device,
     Function,
     Graph,
+    Launch,
     Memory,
+    Step,
     bytes_of,
     check_launch,
     unrecordable,
 )
-from .pool import Pool
+from .pool import Pool, Pooled
 
 # CUlaunchConfig: grid, block, shared memory, stream, attributes and how many they are.
 CONFIG = struct.Struct("7IPPI4x")
@@ -151,10 +156,51 @@ class GpuGraph(Graph):
     def __init__(self, device: Gpu, graph: Any) -> None:
         self._device = device
         self._graph = graph
-        self._handle = ctypes.c_void_p(int(graph.handle))
+        self._given = ctypes.c_void_p(int(graph.handle)), device.stream
+        self._launch = device.graph_launch
 
     def launch(self) -> None:
-        self._device.launch_graph(self._handle)
+        if self._device.recording:
+            self._device.refuse("launch of a graph")  # or wait for other threads
+        status = self._launch(*self._given)
+        if status:
+            raise self._device.failure(status, "launch of a graph")
+
+
+class GpuBatch(Batch):
+    """Steps as words that native code reads: Note [batches] in `submit`."""
+
+    def __init__(
+        self, device: Gpu, kinds: Sequence[str], steps: Sequence[Step]
+    ) -> None:
+        self._device = device
+        self._kinds = kinds
+        self._steps = steps  # they keep their functions loaded
+        self._words, self._starts = submit.encoded(kinds, steps)
+        self._address = ctypes.c_void_p(ctypes.addressof(self._words))
+        self._pack = submit.packer(kinds)
+
+    def launch(self, *given: int | float | bool) -> None:
+        try:
+            values = self._pack(*given)
+        except (struct.error, OverflowError, TypeError) as error:
+            raise DeviceError(
+                f"{self._device.name}: a batch of launches: {error}",
+                rule=f"What it is given is to be ({', '.join(self._kinds)}).",
+            ) from error
+        failed = self._device.submit(self._address, values)
+        if failed:
+            raise self._failure(failed)
+
+    def _failure(self, failed: int) -> DeviceError:
+        """Return the error of the step that the driver did not take."""
+        start, status = divmod(failed, submit.FAILED)
+        what = "fill"
+        if start in self._starts:
+            step = self._steps[self._starts.index(start)]
+            if isinstance(step, Launch):
+                what = f"launch of {step.function.code.entry}"
+        return self._device.failure(status, what)
 
 
 class Gpu(Device):
@@ -187,24 +233,27 @@ class Gpu(Device):
         self._memory = self._core.memory_resource
         self._pool = Pool(self._fresh)
         self._main = int(self._stream.handle)
-        self._queue = self._main  # or that of the graph that is being recorded
-        self._stream_pointer = ctypes.c_void_p(self._main)
+        self.recording = 0  # the stream of the graph that is being recorded
+        self.stream = ctypes.c_void_p(self._main)
         self._lock = threading.RLock()
         attributes = driver.CUpointer_attribute
         self._memory_type = attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         pointer = ctypes.c_void_p
         self._context_pointer = pointer(int(self._context))
         self._launch = self._entry("cuLaunchKernelEx", 4 * [pointer])
-        self._launch_graph = self._entry("cuGraphLaunch", 2 * [pointer])
+        self.graph_launch = self._entry("cuGraphLaunch", 2 * [pointer])
         self._set_context = self._entry("cuCtxSetCurrent", [pointer])
         kinds = [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, pointer]
         self._memset = self._entry("cuMemsetD8Async", kinds)
 
     def _entry(self, name: str, kinds: Sequence[Any]) -> Callable[..., int]:
         """Return a function of the driver's; see Note [cost of a launch]."""
+        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(self._address(name))
+
+    def _address(self, name: str) -> int:
         found = self._driver.cuGetProcAddress(name.encode(), OLDEST, 0)
         address, _ = self._checked(found, f"no {name}")
-        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(int(address))
+        return int(address)
 
     def _checked(self, result: tuple[Any, ...], what: str) -> tuple[Any, ...]:
         """Return the values of a call of the driver's, or raise its error."""
@@ -221,16 +270,26 @@ class Gpu(Device):
             rule = f"The driver says: {(text or b'').decode()}."
         return DeviceError(f"{self.name}: {what}: {name}", rule=rule, hint=hint)
 
+    def failure(self, status: int, what: str) -> DeviceError:
+        """Return the error of a status of the driver's."""
+        return self._error(self._driver.CUresult(status), what)
+
     def _enter(self, what: str) -> None:
         """Make the GPU that of this thread; refuse what no graph can hold."""
-        if self._queue is not self._main:
+        if self.recording:
             raise unrecordable(self.name, what)
         self._checked(self._driver.cuCtxSetCurrent(self._context), what)
 
     def allocate(self, size: int) -> Memory:
-        if self._queue is not self._main:
+        if self.recording:
             self._enter("allocation")
-        return self._pool.allocate(size)
+        return Pooled(size, self._pool)
+
+    def take(self, size: int) -> Block:
+        return self._pool.take(size)
+
+    def give(self, size: int, block: Block) -> None:
+        self._pool.give(size, block)
 
     def _fresh(self, size: int) -> tuple[int, object]:
         """Allocate from the driver; the bytes are given back when the object dies."""
@@ -300,17 +359,18 @@ class Gpu(Device):
         driver = self._driver
         with self._lock:
             self._checked(driver.cuCtxSetCurrent(self._context), "copy")
-            result = driver.cuMemcpyDtoDAsync(target, source, size, self._queue)
+            queue = self.recording or self._main
+            result = driver.cuMemcpyDtoDAsync(target, source, size, queue)
             self._checked(result, "copy")
 
     def fill(self, target: int, value: int, size: int) -> None:
         if not size:
             return
         queue = self._main
-        recording = self._queue is not queue
+        recording = self.recording
         if recording:
             self._lock.acquire()
-            queue = self._queue
+            queue = self.recording or queue
         try:
             status = self._set_context(self._context_pointer)
             status = status or self._memset(target, value, size, queue)
@@ -352,10 +412,10 @@ class Gpu(Device):
         # By Note [cost of a launch], nothing is checked that the driver checks, and the
         # lock is for those who record, and for those who have to wait for them.
         queue = self._main
-        recording = self._queue is not queue
+        recording = self.recording
         if recording:
             self._lock.acquire()
-            queue = self._queue
+            queue = self.recording or queue
         try:
             try:
                 place = function.places.pop()
@@ -372,7 +432,7 @@ class Gpu(Device):
             function.places.append(place)
         except (struct.error, OverflowError, TypeError) as error:
             check_launch(function, grid, block, args, shared)
-            raise _unfit(function, error) from error
+            raise submit.unfit(function, error) from error
         finally:
             if recording:
                 self._lock.release()
@@ -380,6 +440,32 @@ class Gpu(Device):
             check_launch(function, grid, block, args, shared)
             what = f"launch of {function.code.entry}"
             raise self._error(self._driver.CUresult(status), what)
+
+    def batch(self, kinds: Sequence[str], steps: Sequence[Step]) -> GpuBatch:
+        for s in steps:
+            if isinstance(s, Launch):
+                function: Any = s.function
+                check_launch(function, s.grid, s.block, s.args, s.shared)
+                if s.shared > function.shared:
+                    self._enlarge(function, s.shared)
+        return GpuBatch(self, kinds, steps)
+
+    @functools.cached_property
+    def _submit(self) -> Callable[..., int]:
+        driver = submit.Driver(
+            launch=self._address("cuLaunchKernel"),
+            fill=self._address("cuMemsetD8Async"),
+            enter=self._address("cuCtxSetCurrent"),
+            context=int(self._context),
+        )
+        return submit.compiled(driver)
+
+    def submit(self, batch: Any, values: bytes) -> int:
+        """Enter the steps of a batch; return 0, or what `submit` says of a failure."""
+        if not self.recording:
+            return self._submit(batch, values, self._main)
+        with self._lock:
+            return self._submit(batch, values, self.recording or self._main)
 
     def _enlarge(self, function: GpuFunction, shared: int) -> None:
         """Let a function take more shared memory than every GPU has."""
@@ -416,20 +502,16 @@ class Gpu(Device):
                     builder.close()
 
     def _run_into(self, queue: int, run: Callable[[], object]) -> None:
-        self._queue = queue
+        self.recording = queue
         try:
             run()
         finally:
-            self._queue = self._main
+            self.recording = 0
 
-    def launch_graph(self, handle: Any) -> None:
-        """Enter a graph into the stream."""
-        if self._queue is not self._main:
-            with self._lock:
-                self._enter("launch of a graph")
-        status = self._launch_graph(handle, self._stream_pointer)
-        if status:
-            raise self._error(self._driver.CUresult(status), "launch of a graph")
+    def refuse(self, what: str) -> None:
+        """Refuse what no graph can hold, once other threads have recorded theirs."""
+        with self._lock:
+            self._enter(what)
 
     def synchronize(self) -> None:
         with self._lock:
@@ -441,14 +523,6 @@ class Gpu(Device):
         with self._lock:
             self._enter("waiting")
         self._checked(self._driver.cuCtxSynchronize(), "waiting")
-
-
-def _unfit(function: Function, error: Exception) -> DeviceError:
-    kinds = ", ".join(function.code.kinds)
-    return DeviceError(
-        f"launch of {function.code.entry}: {error}",
-        rule=f"The arguments are to be ({kinds}).",
-    )
 
 
 def _started(name: str) -> Any:

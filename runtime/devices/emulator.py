@@ -19,11 +19,17 @@ from . import machine, ptx
 from .interface import (
     ARCHITECTURE,
     EMULATED,
+    Batch,
+    Block,
     Code,
     Device,
+    Fill,
     Function,
+    Given,
     Graph,
+    Launch,
     Memory,
+    Step,
     bytes_of,
     check_launch,
     unrecordable,
@@ -66,6 +72,29 @@ class EmulatedGraph(Graph):
 
     def launch(self) -> None:
         self._device.run(self._steps)
+
+
+class EmulatedBatch(Batch):
+    """The steps, which are told one by one."""
+
+    def __init__(self, device: Emulator, steps: Sequence[Step]) -> None:
+        self._device = device
+        self._steps = steps
+
+    def launch(self, *given: int | float | bool) -> None:
+        def now(x: Any) -> Any:
+            if not isinstance(x, Given):
+                return x
+            value = given[x.index]
+            return value + x.offset if x.offset else value  # -0.0 + 0 is 0.0
+
+        device = self._device
+        for step in self._steps:
+            match step:
+                case Launch(function, grid, block, args, shared):
+                    device.launch(function, grid, block, list(map(now, args)), shared)
+                case Fill(target, value, size):
+                    device.fill(now(target), value, size)
 
 
 class Emulator(Device):
@@ -121,6 +150,13 @@ class Emulator(Device):
             address = self._space.allocate(size)
         return Memory(address, size, _Block(address, self._dead))
 
+    def take(self, size: int) -> Block:
+        memory = self.allocate(size)
+        return memory.address, memory
+
+    def give(self, size: int, block: Block) -> None:
+        """Do nothing: its owner dies."""
+
     def write(self, target: int, source: np.ndarray) -> None:
         with self._told("write"):
             self._space.write(target, bytes_of(source))
@@ -173,6 +209,9 @@ class Emulator(Device):
             shared=shared,
             order=self.order,
         )
+
+    def batch(self, kinds: Sequence[str], steps: Sequence[Step]) -> EmulatedBatch:
+        return EmulatedBatch(self, steps)
 
     def record(self, run: Callable[[], object]) -> EmulatedGraph:
         with self._told("recording"):

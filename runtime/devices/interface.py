@@ -18,6 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -55,6 +56,9 @@ class Code:
     static: int
 
 
+Block = tuple[int, object]  # an address, and whose death gives the bytes back
+
+
 class Memory:
     """Bytes on a device, aligned to `ALIGNMENT`; given back when the object dies."""
 
@@ -73,6 +77,57 @@ class Function:
 
     def __init__(self, code: Code) -> None:
         self.code = code
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Given:
+    """What a batch gets at each launch: a number, or an address and a distance to it.
+
+    >>> given = Given(0) + 16
+    >>> given.index, given.offset
+    (0, 16)
+    """
+
+    index: int
+    offset: int = 0
+
+    def __add__(self, distance: int) -> Given:
+        return Given(self.index, self.offset + distance)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Launch:
+    """A launch of a batch: what `Device.launch` takes, with `Given` arguments."""
+
+    function: Function
+    grid: int
+    block: int
+    args: Sequence[int | float | bool | Given]
+    shared: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fill:
+    """A fill of a batch: what `Device.fill` takes, with a `Given` target."""
+
+    target: int | Given
+    value: int
+    size: int
+
+
+Step: TypeAlias = Launch | Fill
+
+
+class Batch(abc.ABC):
+    """Launches and fills that are entered one by one, all by one call.
+
+    Unlike a graph, it can be launched with other addresses and numbers each time, by
+    several threads at once.
+    """
+
+    @abc.abstractmethod
+    def launch(self, *given: int | float | bool) -> None:
+        """Do the steps, in order, with what is given."""
 
 
 class Graph(abc.ABC):
@@ -110,6 +165,17 @@ class Device(abc.ABC):
         """
 
     @abc.abstractmethod
+    def take(self, size: int) -> Block:
+        """Return memory for one call, which gives it back at its end.
+
+        A call that raises need not: the bytes go back when their owner dies.
+        """
+
+    @abc.abstractmethod
+    def give(self, size: int, block: Block) -> None:
+        """Give memory of `take` back, after all that was told to use it."""
+
+    @abc.abstractmethod
     def write(self, target: int, source: np.ndarray) -> None:
         """Copy a C-contiguous array to an address; it may be changed right after."""
 
@@ -142,6 +208,13 @@ class Device(abc.ABC):
 
         `args` are addresses and numbers, one for each of the code's kinds; `shared` is
         the size of the dynamic shared memory of a block.
+        """
+
+    @abc.abstractmethod
+    def batch(self, kinds: Sequence[str], steps: Sequence[Step]) -> Batch:
+        """Return the batch of some steps; `kinds` are those of what it is given.
+
+        A `float64` that is given can be an argument for a `float32`.
         """
 
     @abc.abstractmethod

@@ -14,26 +14,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...ir.errors import DeviceMemoryError
-from .interface import Memory
+from .interface import Block, Memory
 
 FRESH = 1 << 30  # bytes from the driver, until all that is free goes back
 LEAST = 1 << 16  # what a smaller block counts as
-
-Block = tuple[int, object]  # an address, and whose death gives the bytes back
 
 
 class Pooled(Memory):
     """Memory whose block returns to its list when the object dies."""
 
-    __slots__ = ("_blocks",)
+    __slots__ = ("_block", "_blocks")
 
-    def __init__(self, size: int, block: Block, blocks: list[Block]) -> None:
-        self.address, self._owner = block
+    def __init__(self, size: int, pool: Pool) -> None:
         self.size = size
-        self._blocks = blocks
+        try:
+            self._blocks = pool.free[size]
+            self._block = block = self._blocks.pop()
+        except LookupError:
+            self._blocks, self._block = [], (0, None)  # it dies where there is no room
+            self._block = block = pool.new(size)
+            self._blocks = pool.free.setdefault(size, [])
+        self.address = block[0]
 
     def __del__(self) -> None:
-        self._blocks.append((self.address, self._owner))
+        self._blocks.append(self._block)
 
 
 class Pool:
@@ -47,35 +51,45 @@ class Pool:
     (256, 100)
     """
 
-    __slots__ = ("_count", "_free", "_fresh")
+    __slots__ = ("_count", "_fresh", "free")
 
     def __init__(self, fresh: Callable[[int], Block]) -> None:
         self._fresh = fresh
-        self._free: dict[int, list[Block]] = {}
+        self.free: dict[int, list[Block]] = {}
         self._count = 0  # bytes that have come since free blocks went back
 
     def allocate(self, size: int) -> Memory:
         """Return memory of a size; raises DeviceMemoryError where there is no room."""
-        try:
-            blocks = self._free[size]
-            return Pooled(size, blocks.pop(), blocks)
-        except LookupError:
-            return self._new(size)
+        return Pooled(size, self)
 
-    def _new(self, size: int) -> Memory:
+    def take(self, size: int) -> Block:
+        """Return a block of a size, for `give`; raises as `allocate` does."""
+        try:
+            return self.free[size].pop()
+        except LookupError:
+            return self.new(size)
+
+    def give(self, size: int, block: Block) -> None:
+        """Put a block into the list of its size."""
+        try:
+            self.free[size].append(block)
+        except KeyError:
+            self.free.setdefault(size, []).append(block)
+
+    def new(self, size: int) -> Block:
+        """Return a block of the driver's."""
         self._count += max(size, LEAST)
         if self._count > FRESH:
             self.release()
         try:
-            block = self._fresh(size)
+            return self._fresh(size)
         except DeviceMemoryError:
             self.release()
-            block = self._fresh(size)
-        return Pooled(size, block, self._free.setdefault(size, []))
+            return self._fresh(size)
 
     def release(self) -> None:
         """Give all free blocks back to the driver."""
-        lists, self._free = self._free, {}
+        lists, self.free = self.free, {}
         self._count = 0
         for blocks in lists.values():
             blocks.clear()

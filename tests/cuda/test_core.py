@@ -22,7 +22,7 @@ import ctypes, gc, json, os, sys, tempfile, threading
 import cuda.core
 import numpy as np
 from retrograde.ir.errors import DeviceError, DeviceMemoryError
-from retrograde.runtime.devices import Code, device
+from retrograde.runtime.devices import Code, Fill, Given, Launch, device
 
 stub = ctypes.CDLL("libcuda.so.1")
 stub.stub_log.restype = ctypes.c_char_p
@@ -185,6 +185,109 @@ pairs = [line.split()[-2:] for line in log()]
 print(len(pairs), all(one == other for one, other in pairs))
 """
     assert run(script) == "4000 True\n"
+
+
+def test_batch_does_its_steps_with_what_it_is_given(run: Run):
+    script = """
+gpu = device("cuda")
+memory = gpu.allocate(24)
+function = gpu.load(code("pointer", "int64"))
+kinds = "int32", "float32", "float32", "bool", "float64", "pointer"
+other = gpu.load(code(*kinds, image=b"stub 4 4 4 1 8 8\\0"))
+steps = [
+    Launch(function, 3, 128, (Given(0) + 16, 7), 100000),
+    Fill(Given(0) + 8, 255, 8),
+    Launch(other, 1, 32, (-5, 0.5, Given(1), Given(2), Given(1), 2**63 + 1)),
+]
+batch = gpu.batch(("pointer", "float64", "bool"), steps)
+print(log())
+for number, truth in ((-0.0, True), (0.1, False)):
+    batch.launch(memory.address, number, truth)
+    print(log() == [
+        f"launch kernel 3 128 100000 {words('QQ', memory.address + 16, 7)}",
+        "fill 255 8",
+        "launch kernel 1 32 0 "
+        + words("iff?dQ", -5, 0.5, number, truth, number, 2**63 + 1),
+    ])
+values = np.zeros(24, np.uint8)
+gpu.read(memory.address, values)
+print(values[8:16].tolist())
+graph = gpu.record(lambda: batch.launch(memory.address, 1.0, True))
+print(log())
+graph.launch()
+print(len(log()))
+"""
+    words = """
+import struct
+def words(forms, *values):
+    return " ".join(struct.pack(f, x).hex() for f, x in zip(forms, values))
+"""
+    found = run(words + script).splitlines()
+    assert found == ["[]", "True", "True", str([255] * 8), "['read 24', 'wait']", "3"]
+
+
+def test_threads_do_not_mix_what_they_give_a_batch(run: Run):
+    script = """
+gpu = device("cuda")
+function = gpu.load(code("int64", "int64"))
+steps = [Launch(function, 1, 32, (Given(0), Given(0)))] * 10
+batch = gpu.batch(["int64"], steps)
+sys.setswitchinterval(1e-6)
+
+def work(number):
+    for _ in range(200):
+        batch.launch(number)
+
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+for thread in threads: thread.start()
+graph = gpu.record(lambda: batch.launch(5))
+for thread in threads: thread.join()
+pairs = [line.split()[-2:] for line in log()]
+print(len(pairs), all(one == other for one, other in pairs))
+graph.launch()
+print(len(log()))
+"""
+    assert run(script) == "8000 True\n10\n"
+
+
+def test_batch_that_fails_names_its_step(run: Run):
+    script = """
+gpu = device("cuda")
+memory = gpu.allocate(8)
+one = gpu.load(code("pointer", "int64"))
+two = gpu.load(Code("other", ("pointer", "int64"), "", b"stub 8 8\\0", 0))
+given = Given(0), 1
+start, end = Launch(one, 1, 32, given), Launch(two, 1, 32, given)
+for step in (end, Fill(given[0], 1, 8)):
+    batch = gpu.batch(["pointer"], [start, step])
+    for fault in (b"cuLaunchKernel=719", b"cuMemsetD8Async=719", b""):
+        stub.stub_fail(fault)
+        try:
+            batch.launch(memory.address)
+        except DeviceError as error:
+            print(error.what)
+batch = gpu.batch(["pointer"], [end])
+stub.stub_fail(b"cuLaunchKernel=719")
+print(failing(batch.launch, memory.address))
+print(failing(batch.launch, -1).rule)
+print(failing(gpu.batch, ["pointer"], [Launch(two, 0, 32, given)]).what)
+print(failing(gpu.batch, ["float32"], [end]).what)
+print(failing(gpu.batch, [], [Launch(two, 1, 32, (0.5, 1))]).what)
+"""
+    assert run(script).splitlines() == [
+        "cuda:0: launch of kernel: CUDA_ERROR_LAUNCH_FAILED",
+        "cuda:0: launch of kernel: CUDA_ERROR_LAUNCH_FAILED",
+        "cuda:0: fill: CUDA_ERROR_LAUNCH_FAILED",
+        "cuda:0: launch of other: CUDA_ERROR_LAUNCH_FAILED",
+        "  A fault of a kernel is reported by a later call, and nothing works after "
+        "it in this process.",
+        "  hint: device='cuda:emu' finds accesses outside of arrays and says where; "
+        "so does compute-sanitizer",
+        "What it is given is to be (pointer).",
+        "launch of other: grid is 0",
+        "launch of other: a float32 is given for a pointer",
+        "launch of other: required argument is not an integer",
+    ]
 
 
 def test_copies_move_bytes_in_any_thread(run: Run):
@@ -490,8 +593,9 @@ def test_launches_are_timed_on_the_stub(tmp_path: Path):
     command = [sys.executable, "-m", "benchmarks.launches", "--stub", "--repeats", "9"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     names = [line[:12].strip() for line in done.stdout.splitlines()[1:]]
-    each = ["launch", "graph", "allocate", "fill", "write"]
-    assert names == [*each, "ten kernels", "ten, a graph", "graph / 20"]
+    each = ["launch", "graph", "batch", "allocate", "fill", "write"]
+    wanted = [*each, "ten kernels", "ten, a graph", "graph / 20", "batch / 20"]
+    assert names == wanted
 
 
 SHARING = """

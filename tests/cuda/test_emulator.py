@@ -8,7 +8,7 @@ import pytest
 
 from retrograde.codegen.cuda.target import compile_kernel
 from retrograde.ir.errors import DeviceError
-from retrograde.runtime.devices import Code, Device, device
+from retrograde.runtime.devices import Code, Device, Fill, Given, Launch, device
 from retrograde.runtime.devices.emulator import Emulator
 
 # out[i] = x[i] * factor, one element per thread, for those below n.
@@ -200,6 +200,25 @@ def test_graph_of_another_thread_is_not_disturbed(emulator: Emulator):
     graph.launch()
     emulator.read(memory.address, found)
     assert found.tolist() == [0] * 4
+
+
+def test_batch_does_its_steps_with_what_it_is_given(emulator: Emulator):
+    memory = emulator.allocate(16)
+    scale = emulator.load(SCALE)
+    first, number = Given(0), Given(1)
+    steps = [
+        Fill(first, 0, 16),
+        Fill(first + 4, 0x3F, 8),
+        Launch(scale, 1, 32, (first + 4, first + 4, 2, number)),
+    ]
+    batch = emulator.batch(("pointer", "float32"), steps)
+    value = np.full(1, 0x3F3F3F3F, np.uint32).view(np.float32)[0]
+    for x in (2.0, -0.0):
+        batch.launch(memory.address, x)
+        found = np.zeros(4, np.float32)
+        emulator.read(memory.address, found)
+        assert found.tolist() == [0.0, value * x, value * x, 0.0]
+        assert np.signbit(found[1]) == np.signbit(x)
 
 
 def test_fault_is_raised_by_the_launch_that_has_it(emulator: Emulator):

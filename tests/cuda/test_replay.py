@@ -1,4 +1,4 @@
-"""Calls that come again are graphs, and never with other arrays, sizes or numbers."""
+"""Calls that come again are batches and graphs, with their own arrays and numbers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.cuda_emulated
 
 
 class Recordings:
-    """Counts what a device records and replays."""
+    """Counts what a device records and replays, and the batches that it makes."""
 
     def __init__(self) -> None:
-        self.made = self.replayed = 0
+        self.made = self.replayed = self.batches = 0
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> Recordings:
     """Let the emulator hand out memory again, as a GPU does, and count its graphs."""
     emulator, counts = device(EMU), Recordings()
     kept: list[Memory] = []
-    allocate, record = emulator.allocate, emulator.record
+    allocate, record, batch = emulator.allocate, emulator.record, emulator.batch
 
     def fresh(size: int) -> tuple[int, object]:
         memory = allocate(size)
@@ -48,8 +48,15 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> Recordings:
         graph.launch = again  # type: ignore[method-assign]
         return graph
 
-    monkeypatch.setattr(emulator, "allocate", Pool(fresh).allocate)
+    def gathered(kinds: Any, steps: Any) -> Any:
+        counts.batches += 1
+        return batch(kinds, steps)
+
+    pool = Pool(fresh)
+    for name in ("allocate", "take", "give"):
+        monkeypatch.setattr(emulator, name, getattr(pool, name))
     monkeypatch.setattr(emulator, "record", counted)
+    monkeypatch.setattr(emulator, "batch", gathered)
     return counts
 
 
@@ -121,6 +128,62 @@ def test_graph_is_not_that_of_another_number(recordings: Recordings):
             np.testing.assert_allclose(y, scaled(x.numpy(), k), atol=1e-12)
             assert np.signbit(y).all() == (np.copysign(1.0, k) < 0)
     assert recordings.replayed > 3
+
+
+def test_other_arrays_and_numbers_go_through_one_batch(recordings: Recordings):
+    f = rg.compile(scaled, device=EMU)
+    kept = []
+    for k in range(6):
+        x = array(k)
+        check(f, scaled, x, 0.5 * k)
+        kept.append(x)
+    assert (recordings.batches, recordings.made) == (1, 0)
+
+
+def test_number_becomes_a_float32_where_the_program_has_these(recordings: Recordings):
+    f = rg.compile(scaled, device=EMU)
+    host = np.random.default_rng(0).standard_normal(SIZE).astype(np.float32)
+    x = rg.device_array(host, EMU)
+    for k in (0.1, 0.2, 0.3, -0.0, 1e-3):
+        found = f(x, k)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found.numpy(), scaled(host, k), 1e-4, 1e-5)
+    assert recordings.batches == 1
+
+
+def damped(x: Any, k: float) -> Any:
+    """Let the host compute with a number."""
+    rate = 1.0 / (k + 1.0)
+    y = (x - np.mean(np.sin(x))) * rate
+    return y - np.mean(np.sin(y)) * rate
+
+
+def test_number_that_the_host_reads_has_batches_of_its_own(recordings: Recordings):
+    f = rg.compile(damped, device=EMU)
+    x = array(0)
+    for _ in range(4):
+        for k in (0.5, 2.0):
+            check(f, damped, x, k)
+    assert recordings.batches == 2
+
+
+def normalised(x: Any) -> Any:
+    """Give blocks rows of their own."""
+    y = np.exp(x - np.max(x, axis=1, keepdims=True))
+    y = y / np.sum(y, axis=1, keepdims=True)
+    return y - np.mean(np.sin(y)) - np.mean(np.cos(y))
+
+
+def test_rows_of_blocks_are_replayed(recordings: Recordings):
+    plain = rg.grad(lambda x: np.sum(normalised(x) ** 2))
+    f = rg.compile(plain, device=EMU)
+    for width in (200, 4000):  # in shared memory, and in that of the call
+        arrays = [array(k, 8 * width).reshape(8, width) for k in range(2)]
+        for _ in range(4):
+            for x in arrays:
+                np.testing.assert_allclose(f(x).numpy(), plain(x.numpy()), 1e-9, 1e-12)
+    assert recordings.batches == 2
+    assert recordings.made == 4
 
 
 def taken(x: Any, index: Any) -> Any:
