@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import retrograde as rg
-from retrograde.codegen.cuda.build import ROUTINES
 
 from ..case import Args, Array
 from ..groups import elementwise, models
@@ -102,7 +101,7 @@ class Timed:
 
     def block(self, n: int) -> tuple[Args, int]:
         """Draw the block for a size; say how often it is repeated."""
-        size = n if len(self.results) == 1 and not self.tiled else min(n, BLOCK)
+        size = min(n, BLOCK) if self.tiled else n
         drawn = self.draw(np.random.default_rng(), size)
         return tuple(
             x.astype(np.float32) if x.dtype.kind == "f" else x for x in drawn
@@ -173,10 +172,5 @@ PROGRAMS = (
         torch=scatter_add_torch,
     ),
     Timed(stencil, table, (), "t", 8 * SWEEPS, largest=1 << 24, jax=stencil_jax),
+    Timed(models.mlp, batch, (), "sssss", 4, gradient=(2, 3, 4, 5), largest=1 << 22),
 )
-MLP = Timed(models.mlp, batch, (), "tttt", 4, gradient=(2, 3, 4, 5), largest=1 << 22)
-
-
-def programs() -> tuple[Timed, ...]:
-    """Return what is timed; products of matrices where they have a fast form."""
-    return (*PROGRAMS, MLP) if "blas" in ROUTINES else PROGRAMS

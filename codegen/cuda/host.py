@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...ir import dims
-from ...ir.dims import Dim
+from ...ir.dims import Dim, Expr
 from ...ir.types import BOOL, F64
+from ...runtime.devices.interface import SCRATCH
 from ..emit import arena_slots, dim_text, late_symbols, name_of
 from ..invariants import Invariants
 from ..nests import (
@@ -22,6 +23,7 @@ from ..nests import (
     At,
     Bind,
     Buffer,
+    Call,
     Cast,
     Grow,
     If,
@@ -40,6 +42,7 @@ from .calls import in_slot, returned
 from .homes import Homes
 from .kernel import NARROW, Printed
 from .steps import (
+    SIGNS,
     THREADS,
     THREADS_PER_BLOCK,
     TOGETHER,
@@ -49,6 +52,7 @@ from .steps import (
     Step,
     all_of,
     in_shared,
+    is_product,
     rows_of,
 )
 
@@ -113,9 +117,10 @@ class Host:
         """Tell whether calls can be recorded, and are worth it."""
         steps = list(all_of(self.plan))
         launches = [s for s in steps if isinstance(s, Launch)]
+        entered = len(launches) + sum(map(is_product, steps))
         computed = [r.what for r in self.p.results if not isinstance(r.what, Buffer)]
         return (
-            len(launches) >= LEAST
+            entered >= LEAST
             and not any(isinstance(s, ReadBack | Allocate | Grow) for s in steps)
             and not any(s.own for s in launches)
             and all(x.name in self.homes.slots for x in computed)
@@ -180,6 +185,8 @@ class Host:
             total = dims.add(total, _rounded(self.words * WORD))
         if total != 0 or arena_slots(self.p):
             yield "q_arena", total
+        if any(map(is_product, all_of(self.plan))):
+            yield "q_products", SCRATCH
 
     def layout(self) -> Iterator[str]:
         """Give slots and buffers their places in the memory of the call."""
@@ -285,8 +292,32 @@ class Host:
                 yield f"{indent}if {size} > m_{b.name}.size:"
                 yield f"{indent}    m_{b.name} = grown(m_{b.name}, {size})"
                 yield f"{indent}    p_{b.name} = m_{b.name}.address"
+            case Call():
+                yield f"{indent}{self.product(s)}"
             case _:
                 raise TypeError(f"{type(s).__name__} is no step of the host")
+
+    def product(self, s: Call) -> str:
+        """Return the call of a product.
+
+        Kernels of the project's own do nothing after a failed check. A library does
+        not look, so that it may not write what the caller has then.
+        """
+        out = s.args[0]
+        assert isinstance(out, tuple)
+        status = "p_status" if self.p.failures else "0"
+        by_library = not (self.p.failures and out[0].place == "param")
+        args = [repr(out[0].dtype.name), str(SIGNS[s.function]), str(by_library)]
+        args += [status, "q_products"]
+        for x in s.args:
+            if isinstance(x, tuple):
+                b, where = x
+                offset = self.text(dims.mul(where, b.dtype.itemsize))
+                args.append(f"p_{b.name} + {offset}")
+            else:
+                assert isinstance(x, int | Expr)
+                args.append(self.text(x))
+        return f"multiply({', '.join(args)})"
 
     def launch(self, s: Launch, indent: str) -> Iterator[str]:
         starts, total = in_shared(s)

@@ -30,6 +30,7 @@ import numpy as np
 
 from ...ir.errors import DeviceError, DeviceMemoryError
 from . import packages
+from .blas import Blas
 from .interface import (
     FORMATS,
     Code,
@@ -42,6 +43,7 @@ from .interface import (
     unrecordable,
 )
 from .pool import Pool
+from .products import Product
 
 # CUlaunchConfig: grid, block, shared memory, stream, attributes and how many they are.
 CONFIG = struct.Struct("7IPPI4x")
@@ -190,6 +192,8 @@ class Gpu(Device):
         self._queue = self._main  # or that of the graph that is being recorded
         self._stream_pointer = ctypes.c_void_p(self._main)
         self._lock = threading.RLock()
+        self._blas: Blas | None = None
+        self._has_blas: bool | None = None  # not known yet
         attributes = driver.CUpointer_attribute
         self._memory_type = attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         pointer = ctypes.c_void_p
@@ -380,6 +384,18 @@ class Gpu(Device):
             check_launch(function, grid, block, args, shared)
             what = f"launch of {function.code.entry}"
             raise self._error(self._driver.CUresult(status), what)
+
+    def multiply(self, p: Product, c: int, a: int, b: int, scratch: int) -> bool:
+        with self._lock:
+            self._checked(self._driver.cuCtxSetCurrent(self._context), "product")
+            if self._has_blas is None:
+                if self._queue is not self._main:
+                    return False  # no library starts while a graph is recorded
+                self._blas = Blas.opened(self.name)
+                self._has_blas = self._blas is not None
+            if self._blas is None:
+                return False
+            return self._blas.multiply(p, (c, a, b), self._queue, scratch)
 
     def _enlarge(self, function: GpuFunction, shared: int) -> None:
         """Let a function take more shared memory than every GPU has."""

@@ -22,10 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ir.errors import DeviceError
+from .products import Product
 
 ALIGNMENT = 256  # bytes, of every allocation
 THREADS = 1024  # most threads of a block
 BLOCKS = 2**31 - 1  # most blocks of a grid
+SCRATCH = 32 << 20  # bytes, what cuBLAS wants on an H200
 ARCHITECTURE = (9, 0)  # of the emulator, and where none is named
 
 # Format characters of `struct`, whose native alignment is that of kernel parameters.
@@ -102,6 +104,11 @@ class Device(abc.ABC):
         """The loaded kernels of `strided`."""
         return {}
 
+    @functools.cached_property
+    def multipliers(self) -> dict[object, Function]:
+        """The loaded kernels that multiply matrices, by the keys of their maker."""
+        return {}
+
     @abc.abstractmethod
     def allocate(self, size: int) -> Memory:
         """Return new memory with an address of its own.
@@ -143,6 +150,14 @@ class Device(abc.ABC):
         `args` are addresses and numbers, one for each of the code's kinds; `shared` is
         the size of the dynamic shared memory of a block.
         """
+
+    def multiply(self, p: Product, c: int, a: int, b: int, scratch: int) -> bool:
+        """Multiply matrices by a library of the device's; False: it does not do so.
+
+        `c`, `a` and `b` are the addresses of result, left and right, and `scratch` that
+        of SCRATCH bytes.
+        """
+        return False
 
     @abc.abstractmethod
     def record(self, run: Callable[[], object]) -> Graph:

@@ -3,12 +3,13 @@
 Importing this package imports numba-cuda.
 """
 
-from . import grid, memory, reductions, scalars, sorting
+from . import grid, memory, reductions, scalars, sorting, tiles
 from .grid import *  # noqa: F403
 from .memory import *  # noqa: F403
 from .reductions import *  # noqa: F403
 from .scalars import *  # noqa: F403
 from .sorting import *  # noqa: F403
+from .tiles import *  # noqa: F403
 
 __all__ = [
     *grid.__all__,
@@ -16,4 +17,5 @@ __all__ = [
     *reductions.__all__,
     *scalars.__all__,
     *sorting.__all__,
+    *tiles.__all__,
 ]

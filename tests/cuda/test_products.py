@@ -1,0 +1,245 @@
+"""Products of matrices on a device: tiles, interpreted, and programs that use them."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import retrograde as rg
+from benchmarks.groups import models
+from retrograde.codegen.cuda import products
+from retrograde.codegen.cuda.inspect import inspect
+from retrograde.codegen.cuda.products import NARROW, WIDE, Products, Tile, code_of
+from retrograde.ir.errors import IndexRangeError
+from retrograde.runtime.devices import device, device_array
+from retrograde.runtime.devices.emulator import Emulator
+from retrograde.runtime.devices.interface import SCRATCH
+from retrograde.runtime.devices.products import described
+
+pytestmark = pytest.mark.cuda_emulated
+Array = np.ndarray[Any, Any]
+EMULATED = "cuda:emu"
+TOLERANCE = {"float32": 1e-5, "float64": 1e-13}
+
+
+def steps(x: Array) -> tuple[int, ...]:
+    return tuple(s // x.itemsize for s in x.strides)
+
+
+def numbers(out: Array, left: Array, right: Array) -> tuple[int, ...]:
+    """Return what compiled code says of a product of views with the same stack."""
+    rows, terms = left.shape[-2:]
+    found = [rows, right.shape[-1], terms]
+    found += [s for x in (out, left, right) for s in steps(x)[-2:]]
+    for axis, count in enumerate(out.shape[:-2]):
+        found += [count, *(steps(x)[axis] for x in (out, left, right))]
+    return tuple(found)
+
+
+def drawn(shape: Sequence[int], order: Sequence[int], dtype: str) -> Array:
+    """Return a view whose axes lie in memory in an order, with room in the last one."""
+    lies = [shape[k] for k in order]
+    lies[-1] += 2
+    x = np.random.default_rng(1).standard_normal(lies).astype(dtype)
+    return x[..., : lies[-1] - 2].transpose(np.argsort(order))
+
+
+def check(out: Array, left: Array, right: Array, sign: int) -> None:
+    """Compare a product on the emulated device with NumPy's."""
+    bases = [x.base if x.base is not None else x for x in (out, left, right)]
+    there = [device_array(b, EMULATED) for b in bases]
+    scratch = device(EMULATED).allocate(SCRATCH)
+    found = numbers(out, left, right)
+    addresses = [x.address for x in there]
+    dtype = out.dtype.name
+    Products(device(EMULATED))(
+        dtype, sign, True, 0, scratch.address, *addresses, *found
+    )
+    known = out.copy()
+    product = left.astype(float) @ right.astype(float)
+    known[...] = known + sign * product if sign else product
+    base = there[0].numpy()
+    got = np.lib.stride_tricks.as_strided(base, out.shape, out.strides)
+    scale = np.abs(known).max(initial=1)
+    np.testing.assert_allclose(got, known, rtol=0, atol=TOLERANCE[dtype] * scale)
+
+
+STACKS = ((), (3,), (2, 3), (2, 1, 2, 2))
+ORDERS: dict[int, list[tuple[int, ...]]] = {
+    2: [(0, 1), (1, 0)],
+    3: [(0, 1, 2), (1, 0, 2), (2, 0, 1)],
+    4: [(0, 1, 2, 3), (2, 0, 3, 1), (0, 2, 1, 3)],
+    6: [(0, 1, 2, 3, 4, 5), (5, 2, 1, 4, 3, 0)],
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("stack", STACKS, ids=str)
+def test_operands_and_results_have_any_steps(stack: tuple[int, ...], dtype: str):
+    m, n, k = (37, 21, 18) if stack else (70, 65, 33)
+    orders = ORDERS[len(stack) + 2]
+    cases = list(itertools.product(orders, repeat=3))
+    for number, (one, two, three) in enumerate(cases[:: max(len(cases) // 5, 1)]):
+        out = drawn((*stack, m, n), one, dtype)
+        left = drawn((*stack, m, k), two, dtype)
+        right = drawn((*stack, k, n), three, dtype)
+        check(out, left, right, number % 3 - 1)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_sizes_need_not_fit_tiles(dtype: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(products, "BLOCKS", 1)  # the wider tiles
+    products.tiled.cache_clear()
+    for m, k, n in ((1, 1, 1), (1, 9, 70), (130, 7, 1), (128, 8, 64), (129, 17, 66)):
+        shapes = (m, n), (m, k), (k, n)
+        check(*(drawn(s, (0, 1), dtype) for s in shapes), sign=0)
+    check(*(drawn(s, (1, 0), dtype) for s in ((5, 6), (5, 0), (0, 6))), sign=0)
+    check(*(drawn(s, (0, 1), dtype) for s in ((0, 6), (0, 4), (4, 6))), sign=0)
+    products.tiled.cache_clear()
+
+
+@pytest.mark.parametrize("sign", [0, 1, -1])
+def test_long_sums_are_cut_into_parts(sign: int):
+    shapes = (9, 5), (9, 1100), (1100, 5)
+    out, left, right = (drawn(s, (0, 1), "float32") for s in shapes)
+    p = described("float32", sign, numbers(out, left, right))
+    assert p is not None
+    assert products.tiled(p).parts == 4
+    check(out, left, right, sign)
+
+
+def test_packed_stacks_are_one_matrix():
+    out, left = np.zeros((4, 5, 3)), np.zeros((4, 5, 6))
+    right = np.broadcast_to(np.zeros((6, 3)), (4, 6, 3))
+    p = described("float64", 0, numbers(out, left, right))
+    assert p is not None
+    assert (p.rows, p.columns, p.terms, p.stack) == (20, 3, 6, ())
+    turned = (x.swapaxes(-1, -2) for x in (out, right, left))
+    p = described("float64", 0, numbers(*turned))
+    assert p is not None
+    assert (p.rows, p.columns, p.terms, p.stack) == (3, 20, 6, ())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("tile", [NARROW, WIDE, None], ids=["narrow", "wide", "parts"])
+def test_tiles_need_128_registers_and_no_local_memory(tile: Tile | None, dtype: str):
+    if tile is WIDE and dtype == "float64":
+        pytest.skip("only float32 has them")
+    report = inspect(code_of(tile, dtype, device(EMULATED)))
+    assert report.instructions, "nvdisasm is missing"
+    assert report.registers <= 128
+    assert report.spills == report.stack == report.local_accesses == 0
+    assert dtype == "float64" or report.doubles == 0
+    if tile is not None:
+        assert report.wide_loads >= 8
+
+
+# ---------------------------------------------------------------- programs
+
+
+def attention(q: Array, k: Array, v: Array) -> Any:
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    e = np.exp(s - np.max(s, axis=-1, keepdims=True))
+    return np.sum((e / np.sum(e, axis=-1, keepdims=True)) @ v)
+
+
+def heads(x: Array, w: Array) -> Any:
+    """Attention of a sequence by heads that are views of it."""
+    b, t, d = x.shape
+    h = (x @ w).reshape(b, t, 4, d // 4).transpose(0, 2, 1, 3)
+    return np.sum(np.tanh(h @ h.swapaxes(-1, -2)) @ h)
+
+
+def contracted(a: Array, b: Array) -> Any:
+    lengths = np.einsum("bij,bij->bi", a, a)
+    return np.sum(np.einsum("bij,bkj->bik", a, b) * lengths[..., None])
+
+
+def added(c: Array, a: Array, b: Array) -> Any:
+    c = c.copy()
+    c += a @ b
+    c[1:, :] -= a[:-1] @ b
+    return np.sum(c * c)
+
+
+def mixed(a: Array, b: Array) -> Any:
+    return np.sum((a[::2, ::-1] @ b) ** 2)
+
+
+def repeated(h: Array, w: Array) -> Any:
+    for _ in range(3):
+        h = np.tanh(h @ w)
+    return np.sum(h)
+
+
+def normals(*shapes: tuple[int, ...]) -> tuple[Array, ...]:
+    rng = np.random.default_rng(0)
+    return tuple(rng.standard_normal(s) for s in shapes)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Array, ...], int]] = {
+    "mlp": (models.mlp, models.mlp_args(np.random.default_rng(0), 40), 6),
+    "attention": (attention, normals(*[(2, 3, 40, 16)] * 3), 3),
+    "heads": (heads, normals((2, 40, 32), (32, 32)), 2),
+    "einsum": (contracted, normals((3, 40, 24), (3, 40, 24)), 2),
+    "added": (added, normals((40, 33), (40, 35), (35, 33)), 3),
+    "mixed": (mixed, (normals((80, 40))[0].astype("f4"), *normals((40, 36))), 2),
+    "repeated": (repeated, normals((40, 34), (34, 34)), 2),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_agree_with_the_processor(name: str, monkeypatch: pytest.MonkeyPatch):
+    f, args, count = PROGRAMS[name]
+    entered: list[str] = []
+    by_tiles = Products.by_tiles
+
+    def noted(self: Products, *args: Any) -> None:
+        entered.append("")
+        by_tiles(self, *args)
+
+    monkeypatch.setattr(Products, "by_tiles", noted)
+    argnums = tuple(range(count))
+    known = rg.value_and_grad(rg.compile(f), argnums)(*args)
+    found = rg.value_and_grad(rg.compile(f, device=EMULATED), argnums)(*args)
+    assert len(entered) >= 3
+    for x, y in zip((found[0], *found[1]), (known[0], *known[1]), strict=True):
+        rtol = 1e-11 if np.asarray(x).dtype == np.float64 else 1e-4
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol)
+
+
+def test_sizes_decide_between_loops_and_tiles(monkeypatch: pytest.MonkeyPatch):
+    grids: list[str] = []
+    launch = Emulator.launch
+
+    def noted(self: Emulator, function: Any, *args: Any, **more: Any) -> None:
+        grids.append(function.code.entry)
+        launch(self, function, *args, **more)
+
+    monkeypatch.setattr(Emulator, "launch", noted)
+    f = rg.compile(lambda a, b: a @ b, device=EMULATED)
+    for n in (4, 40):
+        a, b = normals((n, n), (n, n))
+        grids.clear()
+        np.testing.assert_allclose(f(a, b), a @ b, rtol=1e-12, atol=1e-12)
+        assert any("multiply" in name for name in grids) == (n == 40)
+
+
+def written(out: Array, a: Array, b: Array, index: Array) -> Any:
+    x = a[index]
+    out += x @ b
+    return out
+
+
+def test_nothing_is_added_after_a_failed_check():
+    out, a, b = normals((40, 40), (40, 40), (40, 40))
+    index, before = np.arange(40), out.copy()
+    f = rg.compile(written, device=EMULATED)
+    f(out, a, b, index)
+    np.testing.assert_allclose(out, before + a @ b, rtol=1e-11, atol=1e-11)
+    before, index[7] = out.copy(), 40
+    with pytest.raises(IndexRangeError):
+        f(out, a, b, index)
+    np.testing.assert_array_equal(out, before)
