@@ -16,7 +16,8 @@ groups of as many lines as fit an access of 16 bytes.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numba
@@ -79,6 +80,22 @@ def _guarded(b: Builder, ok: Value, p: Value) -> Value:
     found.add_incoming(x, inside)
     found.add_incoming(x.type(0.0), before)
     return found
+
+
+def _is_wide(b: Builder, p: Value, row: Value, column: Value, group: int) -> Value:
+    """Emit whether groups of columns are accesses of 16 bytes in every row."""
+    start = b.and_(b.ptrtoint(p, INT64), INT64(memory.WIDEST - 1))
+    rest = b.or_(start, b.and_(row, INT64(group - 1)))
+    fits = b.icmp_unsigned("==", rest, INT64(0))
+    return b.and_(fits, b.icmp_unsigned("==", column, INT64(1)))
+
+
+def _store_together(b: Builder, p: Value, xs: Sequence[Value]) -> None:
+    kind = ir.VectorType(p.type.pointee, len(xs))
+    vector = ir.Constant(kind, ir.Undefined)
+    for k, x in enumerate(xs):
+        vector = b.insert_element(vector, x, INT32(k))
+    b.store(vector, b.bitcast(p, kind.as_pointer()), align=memory.WIDEST)
 
 
 @intrinsic
@@ -319,14 +336,24 @@ def _sums(rows_each: int, columns_each: int) -> Sums:
         column_step: Any,
         sums: Any,
     ) -> tuple[Any, Any]:
-        """Store the sums of a thread."""
+        """Store the sums of a thread, by accesses of 16 bytes where that can be."""
+        group = _group(p.dtype)
 
         def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
             *where, sums = args
+            wide = _is_wide(b, where[0], where[2], where[4], group)
+            xs = _unpacked(b, sums)
             places = elements(b, p.dtype, where)
-            for x, (ok, at) in zip(_unpacked(b, sums), places, strict=True):
-                with b.if_then(ok):
-                    b.store(x, at)
+            for k in range(0, total, group):
+                several = list(islice(places, group))
+                last, _ = several[-1]
+                with b.if_else(b.and_(wide, last)) as (then, otherwise):
+                    with then:
+                        _store_together(b, several[0][1], xs[k : k + group])
+                    with otherwise:
+                        for x, (ok, at) in zip(xs[k:], several, strict=False):
+                            with b.if_then(ok):
+                                b.store(x, at)
             return context.get_dummy_value()
 
         return types.void(p, *[types.int64] * 4, sums), code
