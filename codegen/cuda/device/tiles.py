@@ -32,7 +32,6 @@ from .grid import INT32, INT64
 __all__ = ["add_parts", "failed", "multiply_4_4", "multiply_8_4"]
 
 types: Any = numba.types
-cgutils: Any = numba.core.cgutils
 AT_ONCE = 4  # terms that are added without a jump
 # Intrinsics have a parameter more than their calls, to mypy.
 barrier: Any = grid.barrier
