@@ -32,7 +32,7 @@ from retrograde.runtime.devices import Device, Given, Launch, device
 from .case import Array
 from .measure import machine
 
-STUB = Path(__file__).resolve().parents[1] / "tests" / "cuda" / "stub_driver.c"
+STUBS = Path(__file__).resolve().parents[1] / "tests" / "cuda"
 POINTERS = 10
 KERNELS = 20  # of the graph, and of the batch
 LARGE = 10_000  # elements that are worth a grid, not a block
@@ -44,15 +44,22 @@ def kernel({", ".join(f"p{n}" for n in range(POINTERS))}, first, last):
 
 
 def build_stub(folder: Path) -> bool:
-    """Compile the stub of the driver into a folder; tell whether it can be."""
+    """Compile stubs of the driver and of cuBLAS; tell whether they can be.
+
+    cuBLAS is sought together with the library that it needs itself.
+    """
     compiler = shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         return False
-    library = folder / "libcuda.so.1"
-    options = ["-O1", "-shared", "-fPIC", "-Wall", "-Werror"]
-    name = f"-Wl,-soname,{library.name}"
-    command = [compiler, *options, name, str(STUB), "-o", str(library)]
-    subprocess.run(command, check=True)
+    driver = folder / "libcuda.so.1"
+    blas = ("libcublas.so.13", "libcublasLt.so.13")
+    for name in (driver.name, *blas):
+        options = ["-O1", "-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{name}"]
+        files = [STUBS / "stub_driver.c"]
+        if name in blas:
+            files = [STUBS / "stub_blas.c", driver]
+        command = [compiler, *options, *map(str, files), "-o", str(folder / name)]
+        subprocess.run(command, check=True)
     return True
 
 

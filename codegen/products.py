@@ -13,6 +13,11 @@ are known, and for a matrix by a vector, where they are as fast up to about 32 x
 there the kernel decides, and in a stack of up to 8 x 8 if the layout is open (10 ns
 each instead of 46). Products of two matrices of unknown sizes always go to BLAS:
 loops are slower from 4 x 4 on, and would make every product longer to compile.
+
+Note [products of a device]
+A device multiplies two matrices with any steps, in stacks, by one call; a vector is
+summed up by loops, which give rows to blocks. Small products are loops, too: they may
+be a part of something larger.
 """
 
 from __future__ import annotations
@@ -57,6 +62,7 @@ Count: TypeAlias = Dim | Scalar
 MATRIX_BY_MATRIX = 512
 MATRIX_BY_VECTOR = 1024
 TINY_MATRIX = 64  # of a stack, by a vector, where its layout is not known either
+ON_DEVICE = 1 << 15  # of a stack; see Note [products of a device]
 
 
 SUFFIX = {0: "", 1: "_add", -1: "_subtract"}
@@ -102,6 +108,12 @@ class Matrix:
         j = 0 if self.columns == 1 else dims.symbol("_mj")
         d = self.at(stack, i, j)
         return slope(d, i), slope(d, j)
+
+    def stack_steps(self, stack: Shape) -> list[Dim | None]:
+        """Return the steps along the axes of `stack`, that of the product."""
+        index = [0 if d == 1 else dims.symbol(f"_m{k}") for k, d in enumerate(stack)]
+        d = self.where(tuple(index), stack, 0, 0)
+        return [slope(d, i) for i in index]
 
     def step(self) -> Dim | None:
         """Return the step along the elements of a matrix of one line."""
@@ -316,7 +328,7 @@ class Product:
         """Emit loops, a call, or both behind a test of the sizes."""
         self.out = replace(self.out, buffer=b)
         low = self.low
-        p = self.merged()
+        p = self.merged() if "blas" in low.library else None
         if p is None:
             self.emit()
             return
@@ -347,8 +359,7 @@ class Product:
         small = low.facts.proves(dims.add(limit, dims.mul(work, -1)))
         is_open = self.is_open(self.left) or self.is_open(self.right)
         if "blas" not in low.library:
-            with low.loops(self.out.stack) as index:
-                self.sums(index, False)
+            self.on_device()
             return
         if self.dtype not in (F32, F64) or m == n == 1 or small:
             self.loops()
@@ -367,6 +378,55 @@ class Product:
         with low.into() as loops:
             self.loops(short)
         low.emit(If(_all(conditions), large, loops))
+
+    # Devices ----------------------------------------------------------------------
+
+    def on_device(self) -> None:
+        """Emit sums, or a call and sums; see Note [products of a device]."""
+        low, limit = self.low, ON_DEVICE
+        m, k, n = self.sizes
+        work = dims.product((*self.out.stack, m, k, n))
+        with low.into() as call:
+            found = (
+                "products" in low.library
+                and self.dtype in (F32, F64)
+                and 1 not in (m, n)
+                and not low.facts.proves(dims.add(limit, dims.mul(work, -1)))
+                and self.device_call()
+            )
+        with low.into() as loops, low.loops(self.out.stack) as index:
+            self.sums(index, False)
+        if not found:
+            low.body.extend(loops)
+            return
+        always = low.facts.proves(dims.add(work, -limit - 1))
+        condition = Lit(True, BOOL) if always else compare(">", at(work), at(limit))
+        low.emit(If(condition, call, loops))
+
+    def device_call(self) -> bool:
+        """Emit the call of a product; False where the result has no steps."""
+        stack, (m, k, n) = self.out.stack, self.sizes
+        numbers: list[Dim] = [m, n, k]
+        along: list[list[Dim]] = [list(stack)]
+        pointers: list[Pointer] = []
+        for x in (self.out, self.left, self.right):
+            if x is not self.out and x.buffer.dtype != self.dtype:
+                x = self.copied(x)
+            found = (*x.steps(), *x.stack_steps(stack))
+            if None in found and x is not self.out:
+                x = self.copied(x)
+                found = (*x.steps(), *x.stack_steps(stack))
+            steps = [step for step in found if step is not None]
+            if len(steps) != len(found):
+                return False
+            pointers.append((x.buffer, x.where((0,) * len(stack), stack, 0, 0)))
+            numbers += steps[:2]
+            along.append(steps[2:])
+        for axis in zip(*along, strict=True):
+            numbers += axis
+        args = (*pointers, *numbers)
+        self.low.emit(Call("products.multiply" + SUFFIX[self.sign], args))
+        return True
 
     # Loops ------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import retrograde as rg
-from retrograde.codegen.cuda.build import ROUTINES
 
 from ..case import Args, Array
 from ..groups import elementwise, models
@@ -77,6 +76,15 @@ def stencil_jax(u: Any) -> Any:
     return u
 
 
+def matmul(a: Array, b: Array) -> Any:
+    return a @ b
+
+
+def strided_matmul(a: Array, b: Array) -> Any:
+    """Multiply what cuBLAS does not take as it lies."""
+    return a[:, ::2] @ b[::2, ::2]
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
     """A program to time.
@@ -102,7 +110,7 @@ class Timed:
 
     def block(self, n: int) -> tuple[Args, int]:
         """Draw the block for a size; say how often it is repeated."""
-        size = n if len(self.results) == 1 and not self.tiled else min(n, BLOCK)
+        size = min(n, BLOCK) if self.tiled else n
         drawn = self.draw(np.random.default_rng(), size)
         return tuple(
             x.astype(np.float32) if x.dtype.kind == "f" else x for x in drawn
@@ -152,6 +160,11 @@ def indexed(rng: np.random.Generator, n: int) -> Args:
     return np.zeros(BINS), rng.integers(0, BINS, n), rng.uniform(0.5, 1.5, n)
 
 
+def matrices(rng: np.random.Generator, n: int) -> Args:
+    (a,) = table(rng, n)
+    return a, rng.standard_normal((a.shape[1], COLUMNS)) / 32
+
+
 def batch(rng: np.random.Generator, n: int) -> Args:
     return models.mlp_args(rng, max(n // 256, 8))
 
@@ -173,10 +186,7 @@ PROGRAMS = (
         torch=scatter_add_torch,
     ),
     Timed(stencil, table, (), "t", 8 * SWEEPS, largest=1 << 24, jax=stencil_jax),
+    Timed(matmul, matrices, (0,), "t", 8, largest=1 << 24),
+    Timed(strided_matmul, matrices, (0,), "t", 6, largest=1 << 24),
+    Timed(models.mlp, batch, (), "sssss", 4, gradient=(2, 3, 4, 5), largest=1 << 22),
 )
-MLP = Timed(models.mlp, batch, (), "tttt", 4, gradient=(2, 3, 4, 5), largest=1 << 22)
-
-
-def programs() -> tuple[Timed, ...]:
-    """Return what is timed; products of matrices where they have a fast form."""
-    return (*PROGRAMS, MLP) if "blas" in ROUTINES else PROGRAMS

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..case import Args, rebound
-from .programs import Timed, programs
+from .programs import PROGRAMS, Timed
 from .records import Emit, Record, emit
 
 SIZES = (1 << 26, 1 << 22, 1 << 14, 1 << 18, 1 << 28)  # what matters most comes first
@@ -196,7 +196,7 @@ def run(name: str, device: str, tiny: bool, say: Emit) -> None:
     check = not (tiny and name == "ours")  # a stub of the driver computes nothing
     done = set()
     for size in TINY if tiny else SIZES:
-        for p in programs():
+        for p in PROGRAMS:
             n = min(size, p.largest)
             if (p.name, n) in done:
                 continue

@@ -22,10 +22,11 @@ from .homes import homes_of
 from .host import Host
 from .kernel import POINTER, Printed, Printer
 from .plan import Planner
+from .products import Products
 from .replay import Calls
 from .steps import Launch, all_of
 
-ROUTINES = frozenset({"sorting"})  # that kernels can call
+ROUTINES = frozenset({"products", "sorting"})  # of the host, and of kernels
 ROUNDS = 8  # iterations of a thread that shares a loop with its block
 BOUNDS = 256, 4  # threads of a block, and blocks at once: up to 64 registers
 
@@ -183,6 +184,7 @@ class DeviceKernel:
             "there": self.there,
             "number": self.number,
             "fail": failing(p.failures),
+            "multiply": Products(device),
             "constants": [uploaded(device, data) for _, data in p.constants],
         }
         for name, printed in self.kernels.items():

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...ir.types import DType
+from ...runtime.devices.interface import SCRATCH
 from ..emit import arena_slots, dim_text, late_symbols, name_of
-from ..nests import Buffer, Program, Result
+from ..nests import Buffer, Program, Result, every
 from ..recipe import Caller
 from .homes import Homes
+from .steps import is_product
 
 
 def caller_of(p: Program, homes: Homes) -> Caller:
@@ -52,8 +54,15 @@ def caller_of(p: Program, homes: Homes) -> Caller:
         results=tuple(_result(r, j, homes) for j, r in enumerate(p.results)),
         checks=("if status:", "    fail(status)") if p.failures else (),
         fits="",
-        scratch=" + ".join(dim_text(size) for size, _ in arena_slots(p)) or "0",
+        scratch=" + ".join(_scratch(p)) or "0",
     )
+
+
+def _scratch(p: Program) -> Iterator[str]:
+    """Write the bytes of memory that a call needs beside arguments and results."""
+    yield from (dim_text(size) for size, _ in arena_slots(p))
+    if any(map(is_product, every(p.body))):
+        yield str(SCRATCH)
 
 
 def returned(p: Program, homes: Homes) -> list[str]:

@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...ir import dims
-from ...ir.dims import Dim, Symbol
+from ...ir.dims import Dim, Expr, Symbol
 from ...ir.types import BOOL, F64
 from ...runtime.devices import FORMATS
+from ...runtime.devices.interface import SCRATCH
 from ..chains import QUOTIENT
 from ..emit import arena_slots, dim_text, late_symbols, name_of
 from ..invariants import Invariants
@@ -27,6 +28,7 @@ from ..nests import (
     At,
     Bind,
     Buffer,
+    Call,
     Cast,
     Grow,
     If,
@@ -45,6 +47,7 @@ from .calls import in_slot, returned
 from .homes import Homes
 from .kernel import NARROW, Printed
 from .steps import (
+    SIGNS,
     THREADS,
     THREADS_PER_BLOCK,
     TOGETHER,
@@ -54,6 +57,7 @@ from .steps import (
     Step,
     all_of,
     in_shared,
+    is_product,
     names_in,
     parts,
     rows_of,
@@ -66,6 +70,7 @@ WARP = 32  # threads of one that does not
 SHARED = 24 << 10  # bytes of shared memory for the rows of a block, at most
 LEAST = 3  # launches that are worth a graph
 ARENA, SLOTS = "q_arena", "q_slots"  # addresses of memory of a call
+ENTER = "launch", "fill", "multiply"  # what enters steps of a call that may repeat
 
 
 class Host:
@@ -98,7 +103,7 @@ class Host:
         key += [f"repr({x})" for x, kind in given.items() if kind.startswith("float")]
         few = _needed([*head, *self.slots()], [*memory, *tail])
         lines = [
-            f"def work({', '.join(['launch', 'fill', *known, *given])}):",
+            f"def work({', '.join([*ENTER, *known, *given])}):",
             "    trips = 0",
             *head,
             *body,
@@ -123,9 +128,10 @@ class Host:
         """Whether calls can be recorded, and are worth it."""
         steps = list(all_of(self.plan))
         launches = [s for s in steps if isinstance(s, Launch)]
+        entered = len(launches) + sum(map(is_product, steps))
         computed = [r.what for r in self.p.results if not isinstance(r.what, Buffer)]
         return (
-            len(launches) >= LEAST
+            entered >= LEAST
             and not any(isinstance(s, ReadBack | Allocate | Grow) for s in steps)
             and self.sized is not None
             and all(x.name in self.homes.slots for x in computed)
@@ -265,6 +271,8 @@ class Host:
             yield SLOTS, str(self.words * WORD)
         elif self.words:
             total = dims.add(total, _rounded(self.words * WORD))
+        if any(map(is_product, all_of(self.plan))):
+            yield "q_products", str(SCRATCH)
         if total != 0 or arena_slots(self.p) or self.rows:
             sizes = [self.text(total)]
             for condition, rows in self.rows.items():
@@ -383,8 +391,32 @@ class Host:
                 yield f"{indent}if {size} > m_{b.name}.size:"
                 yield f"{indent}    m_{b.name} = grown(m_{b.name}, {size})"
                 yield f"{indent}    p_{b.name} = m_{b.name}.address"
+            case Call():
+                yield f"{indent}{self.product(s)}"
             case _:
                 raise TypeError(f"{type(s).__name__} is no step of the host")
+
+    def product(self, s: Call) -> str:
+        """Return the call of a product.
+
+        Kernels of the project's own do nothing after a failed check. A library does
+        not look, so that it may not write what the caller has then.
+        """
+        out = s.args[0]
+        assert isinstance(out, tuple)
+        status = "p_status" if self.p.failures else "0"
+        by_library = not (self.p.failures and out[0].place == "param")
+        args = [repr(out[0].dtype.name), str(SIGNS[s.function]), str(by_library)]
+        args += [status, "q_products"]
+        for x in s.args:
+            if isinstance(x, tuple):
+                b, where = x
+                offset = self.text(dims.mul(where, b.dtype.itemsize))
+                args.append(f"p_{b.name} + {offset}")
+            else:
+                assert isinstance(x, int | Expr)
+                args.append(self.text(x))
+        return f"multiply({', '.join(args)})"
 
     def launch(self, s: Launch, indent: str) -> Iterator[str]:
         starts, total = in_shared(s)

@@ -13,6 +13,10 @@ small ones it belongs to a segment: a block needs a barrier between nests where 
 needs a launch. Sizes decide, so both forms are planned, and the kernel of one of them
 is compiled when it is first needed.
 
+Note [products]
+A product of matrices is a call of the host's, with loops that do the same where it is
+small. A segment has the loops: its one block would not be enough for the rest.
+
 Note [exchanged memory]
 Buffers that exchange their memory (`Rotate`) are pointers that change places, of the
 host or in a kernel. They get their own memory back after the loop; what lies between is
@@ -86,6 +90,7 @@ from .steps import (
     all_of,
     assigned,
     clash,
+    is_product,
     needs,
     reads,
     touched,
@@ -177,7 +182,7 @@ class Planner:
             case Rotate() | Allocate() | Grow():
                 return True
             case _:
-                return False
+                return is_product(s)
 
     def group(
         self, group: list[Statement], facts: Facts
@@ -195,11 +200,20 @@ class Planner:
             if small and (units is None or (isinstance(units, int) and units < LARGE)):
                 return small, []
             return self.control(group, facts, small or ()), []
+        if isinstance(s, If) and any(map(is_product, s.then)):
+            return self.product(s, facts), []
         if not any(isinstance(t, Loop | While | If) for t in group):
             return [], []
         return self.control(group, facts), []
 
+    def product(self, s: If, facts: Facts) -> list[Step]:
+        """Return the steps of a product; see Note [products]."""
+        if isinstance(s.condition, Lit):
+            return self.block(s.then, facts)
+        return self.step(s, facts)
+
     def launch(self, how: str, body: list[Inner]) -> Launch:
+        body = in_loops(body)
         return Launch(f"kernel{next(self.numbers)}", how, body, self.uses)
 
     def symbol(self, hint: str) -> tuple[Symbol, Dim]:
@@ -225,7 +239,8 @@ class Planner:
         first, *others = copies = list(map(copied, group))
         here = self.block(copies, facts, True) if others else self.step(first, facts)
         if not must and not any(
-            isinstance(s, Launch) and s.how != TOGETHER for s in all_of(here)
+            is_product(s) or (isinstance(s, Launch) and s.how != TOGETHER)
+            for s in all_of(here)
         ):
             return list(small)
         if must or units is None or isinstance(units, int):
@@ -425,6 +440,24 @@ def blocks_of(count: Dim, how: str, each: int) -> Dim:
     """Return how many blocks share iterations, at most MOST: sizes decide, no more."""
     each, most = (each, 4 * MOST) if how == BLOCKS else (each * THREADS_PER_BLOCK, MOST)
     return dims.minimum(dims.floordiv(dims.add(count, each - 1), each), most)
+
+
+def in_loops(body: Sequence[Inner]) -> list[Inner]:
+    """Return statements that have loops for products; see Note [products]."""
+    out: list[Inner] = []
+    for s in body:
+        match s:
+            case If() if any(map(is_product, s.then)):
+                out += s.orelse
+            case If():
+                out.append(If(s.condition, in_loops(s.then), in_loops(s.orelse)))
+            case Loop():
+                out.append(replace(s, body=in_loops(s.body)))
+            case While():
+                out.append(While(in_loops(s.test), s.condition, in_loops(s.body)))
+            case _:
+                out.append(s)
+    return out
 
 
 def must_wait(steps: Sequence[Step], pending: Sequence[Inner]) -> bool:

@@ -22,7 +22,16 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...runtime.devices import Batch, Device, Fill, Function, Given, Launch
+from ...runtime.devices import (
+    Batch,
+    Device,
+    Fill,
+    Function,
+    Given,
+    Launch,
+    Multiply,
+)
+from .products import Products
 
 KEPT = 16  # graphs and batches of a program, and calls that are remembered
 MOST = 64  # recordings of a program: calls that still differ then will go on to
@@ -42,6 +51,8 @@ class Calls:
 
     def __init__(self, device: Device, known: int, kinds: Sequence[str]) -> None:
         self.device = device
+        self.products = Products(device)
+        self.enter = self.launch, device.fill, self.products
         self.known = known
         self.kinds = tuple(kinds)
         self.graphs: dict[Key, Callable[[], None]] = {}
@@ -57,7 +68,7 @@ class Calls:
         batch = self.batches.get(known)
         if batch is None:
             if not self.met.pop(known, False):
-                if work(self.launch, self.device.fill, *known, *given) <= TRIPS:
+                if work(*self.enter, *known, *given) <= TRIPS:
                     _keep(self.met, known, True)
                 return
             batch = self.batch(work, known)
@@ -78,7 +89,7 @@ class Calls:
 
     def batch(self, work: Work, known: Key) -> Batch:
         """Return what the host launches and fills, for anything that it is given."""
-        steps: list[Launch | Fill] = []
+        steps: list[Launch | Fill | Multiply] = []
 
         def launch(
             kernel: Any, grid: int, block: int, args: Key, shared: int = 0
@@ -90,8 +101,51 @@ class Calls:
             if size:
                 steps.append(Fill(target, value, size))
 
-        work(launch, fill, *known, *map(Given, range(len(self.kinds))))
-        return self.device.batch(self.kinds, steps)
+        def multiply(*args: Any) -> None:
+            steps.extend(self.products.steps(*args))
+
+        work(launch, fill, multiply, *known, *map(Given, range(len(self.kinds))))
+        return batch_of(self.device, self.kinds, steps)
+
+
+class Parts(Batch):
+    """Batches, with products by a library between them."""
+
+    def __init__(self, parts: Sequence[Callable[..., None]]) -> None:
+        self.parts = parts
+
+    def launch(self, *given: int | float | bool) -> None:
+        for part in self.parts:
+            part(*given)
+
+
+def batch_of(
+    device: Device, kinds: Sequence[str], steps: Sequence[Launch | Fill | Multiply]
+) -> Batch:
+    """Return a batch of steps, some of which may be a library's."""
+    parts: list[Callable[..., None]] = []
+    pending: list[Launch | Fill] = []
+    for s in steps:
+        if not isinstance(s, Multiply):
+            pending.append(s)
+            continue
+        if pending:
+            parts.append(device.batch(kinds, pending).launch)
+            pending = []
+        parts.append(functools.partial(_multiply, device, s))
+    if not parts:
+        return device.batch(kinds, pending)
+    if pending:
+        parts.append(device.batch(kinds, pending).launch)
+    return Parts(parts)
+
+
+def _multiply(device: Device, s: Multiply, *given: Any) -> None:
+    """Enter a product by a library, at the addresses that a batch is given."""
+    c, a, b, scratch = (
+        given[x.index] + x.offset if isinstance(x, Given) else x for x in s.places
+    )
+    device.multiply(s.product, c, a, b, scratch)
 
 
 def _keep(known: dict[Key, Any], key: Key, what: Any) -> None:

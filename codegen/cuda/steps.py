@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from ...ir import dims
 from ...ir.dims import Dim, Expr
@@ -39,9 +39,12 @@ from ..nests import (
     leaves,
     scalars_of,
 )
+from ..products import SUFFIX
 
 THREADS, BLOCKS, TOGETHER = "threads", "blocks", "together"
 THREADS_PER_BLOCK = 256  # threads of a block, of a grid
+SIDE = 16  # threads of a block along the rows and the columns of a tile
+SIGNS = {"products.multiply" + SUFFIX[sign]: sign for sign in SUFFIX}
 ROWS = "rows"  # the place of a buffer with a row for each block, for other kernels
 
 
@@ -111,6 +114,11 @@ def parts(s: Inner) -> Sequence[Sequence[Inner]]:
     if isinstance(s, Launch):
         return s.before, s.body, s.after
     return () if isinstance(s, Merge | ReadBack) else inner(s)
+
+
+def is_product(s: Inner) -> TypeGuard[Call]:
+    """Tell whether a statement multiplies matrices; see `products`."""
+    return isinstance(s, Call) and s.function in SIGNS
 
 
 def all_of(body: Sequence[Inner]) -> Iterator[Inner]:
@@ -231,8 +239,12 @@ def touched(s: Inner) -> Iterator[tuple[Buffer, bool]]:
             case Merge():
                 yield from ((b, False) for b in t.partial)
             case Call():  # one that returns something only reads
-                buffers = (a[0] for a in t.args if isinstance(a, tuple))
-                yield from ((b, not t.result) for b in buffers)
+                buffers = [a[0] for a in t.args if isinstance(a, tuple)]
+                if is_product(t):
+                    yield buffers[0], True
+                    yield from ((b, False) for b in buffers)
+                else:
+                    yield from ((b, not t.result) for b in buffers)
 
 
 def needs(s: Launch) -> tuple[set[str], set[str]]:

@@ -13,6 +13,7 @@ from .interface import (
     Graph,
     Launch,
     Memory,
+    Multiply,
     device,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "Graph",
     "Launch",
     "Memory",
+    "Multiply",
     "device",
     "device_array",
     "from_dlpack",

@@ -31,6 +31,7 @@ import numpy as np
 
 from ...ir.errors import DeviceError, DeviceMemoryError
 from . import packages, submit
+from .blas import Blas, calls_of
 from .interface import (
     FORMATS,
     Batch,
@@ -47,6 +48,7 @@ from .interface import (
     unrecordable,
 )
 from .pool import Pool, Pooled
+from .products import Product
 
 # CUlaunchConfig: grid, block, shared memory, stream, attributes and how many they are.
 CONFIG = struct.Struct("7IPPI4x")
@@ -236,6 +238,8 @@ class Gpu(Device):
         self.recording = 0  # the stream of the graph that is being recorded
         self.stream = ctypes.c_void_p(self._main)
         self._lock = threading.RLock()
+        self._blas: Blas | None = None
+        self._has_blas: bool | None = None  # not known yet
         attributes = driver.CUpointer_attribute
         self._memory_type = attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         pointer = ctypes.c_void_p
@@ -466,6 +470,22 @@ class Gpu(Device):
             return self._submit(batch, values, self._main)
         with self._lock:
             return self._submit(batch, values, self.recording or self._main)
+
+    def multiplies(self, p: Product) -> bool:
+        if self._has_blas is None:
+            if self.recording:
+                return False  # no library starts while a graph is recorded
+            with self._lock:
+                self._checked(self._driver.cuCtxSetCurrent(self._context), "product")
+                self._blas = Blas.opened(self.name)
+                self._has_blas = self._blas is not None
+        return self._has_blas and calls_of(p) is not None
+
+    def multiply(self, p: Product, c: int, a: int, b: int, scratch: int) -> None:
+        assert self._blas is not None
+        with self._lock:
+            self._checked(self._driver.cuCtxSetCurrent(self._context), "product")
+            self._blas.multiply(p, (c, a, b), self.recording or self._main, scratch)
 
     def _enlarge(self, function: GpuFunction, shared: int) -> None:
         """Let a function take more shared memory than every GPU has."""

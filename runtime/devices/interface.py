@@ -23,10 +23,12 @@ from typing import TypeAlias
 import numpy as np
 
 from ...ir.errors import DeviceError
+from .products import Product
 
 ALIGNMENT = 256  # bytes, of every allocation
 THREADS = 1024  # most threads of a block
 BLOCKS = 2**31 - 1  # most blocks of a grid
+SCRATCH = 32 << 20  # bytes, what cuBLAS wants on an H200
 ARCHITECTURE = (9, 0)  # of the emulator, and where none is named
 
 # Format characters of `struct`, whose native alignment is that of kernel parameters.
@@ -115,6 +117,14 @@ class Fill:
     size: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Multiply:
+    """A product by the device's library: what `Device.multiply` takes."""
+
+    product: Product
+    places: tuple[int | Given, ...]  # of result, left, right, and of SCRATCH bytes
+
+
 Step: TypeAlias = Launch | Fill
 
 
@@ -155,6 +165,11 @@ class Device(abc.ABC):
     @functools.cached_property
     def copiers(self) -> dict[tuple[int, int, bool], Function]:
         """The loaded kernels of `strided`."""
+        return {}
+
+    @functools.cached_property
+    def multipliers(self) -> dict[object, Function]:
+        """The loaded kernels that multiply matrices, by the keys of their maker."""
         return {}
 
     @abc.abstractmethod
@@ -209,6 +224,18 @@ class Device(abc.ABC):
         `args` are addresses and numbers, one for each of the code's kinds; `shared` is
         the size of the dynamic shared memory of a block.
         """
+
+    def multiplies(self, p: Product) -> bool:
+        """Tell whether a library of the device's computes such products."""
+        return False
+
+    def multiply(self, p: Product, c: int, a: int, b: int, scratch: int) -> None:
+        """Multiply matrices by the library, which `multiplies` them.
+
+        `c`, `a` and `b` are the addresses of result, left and right, and `scratch` that
+        of SCRATCH bytes.
+        """
+        raise DeviceError(f"{self.name}: there is no library for products of matrices")
 
     @abc.abstractmethod
     def batch(self, kinds: Sequence[str], steps: Sequence[Step]) -> Batch:

@@ -41,6 +41,10 @@ PARTS = (
 )
 
 
+# Products of matrices are computed without it, too.
+BLAS = Part("nvidia-cublas", "lib64/libcublas.so*")
+
+
 def version(package: str) -> str:
     """Return the version of a package, empty where it is missing."""
     try:
@@ -160,6 +164,7 @@ def describe(driver: bool) -> str:
         else:
             missing.append(which.package)
     facts = ["driver found" if driver else "no driver (see nvidia-smi)", *there]
+    facts.append(part(BLAS).split(" (")[0] or "no nvidia-cublas: products by tiles")
     if missing:
         facts.append(f"missing: {', '.join(missing)} ({INSTALL})")
     return ", ".join(facts)

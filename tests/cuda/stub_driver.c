@@ -106,9 +106,15 @@ Result cuGetErrorString(Result e, const char **s) { *s = "words of the stub"; re
 
 /* Streams, and what is captured from them. */
 
-typedef struct { int kind; Address target, source; size_t size; int value; char line[1024]; }
-    Operation;
-enum { LAUNCH, COPY, FILL };
+typedef struct {
+  int kind;
+  Address target, source;
+  size_t size;
+  int value;
+  void (*run)(const void *);
+  char data[256], line[1024];
+} Operation;
+enum { LAUNCH, COPY, FILL, CALL };
 typedef struct { int count; Operation *operations[OPERATIONS]; } Graph;
 typedef struct { Graph *capture; } Stream;
 
@@ -154,6 +160,7 @@ static void act(const Operation *op) { /* for one thread at a time */
   if (op->kind == LAUNCH) launches++;
   if (op->kind == COPY) memcpy((void *)op->target, (void *)op->source, op->size);
   if (op->kind == FILL) memset((void *)op->target, op->value, op->size);
+  if (op->kind == CALL) op->run(op->data);
   note(op->line);
   __atomic_clear(&busy, __ATOMIC_RELEASE);
 }
@@ -169,6 +176,16 @@ static Result enter(Stream *s, const Operation *op) {
   *kept = *op;
   graph->operations[graph->count++] = kept;
   return OK;
+}
+
+/* For stubs of libraries: what they would enter into a stream, as a function. */
+Result stub_enter(Stream *s, const char *line, void (*run)(const void *),
+                  const void *data, size_t size) {
+  Operation op = {.kind = CALL, .run = run};
+  if (!s || size > sizeof op.data) return INVALID;
+  memcpy(op.data, data, size);
+  snprintf(op.line, sizeof op.line, "%s", line);
+  return enter(s, &op);
 }
 
 Result cuGraphInstantiateWithParams(void **exec, void *graph, void *parameters) {

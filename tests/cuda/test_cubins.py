@@ -5,6 +5,7 @@ their PTX counts. Both are the same on every machine.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import retrograde as rg
 from benchmarks.groups import elementwise, reductions
 from retrograde.codegen.cuda.inspect import Report, inspect
+from retrograde.codegen.cuda.products import NARROW, WIDE, Tile, code_of
 from retrograde.runtime.devices import Code, device
 from retrograde.runtime.devices.emulator import Emulator
 from retrograde.runtime.devices.machine import Counts
@@ -144,6 +146,25 @@ def test_kernels_need_64_registers_and_no_local_memory(name: str, dtype: str):
         assert x.report.registers <= 64
         assert x.report.spills == x.report.stack == x.report.local_accesses == 0
         assert dtype == "float64" or x.report.doubles == 0
+
+
+@pytest.mark.parametrize(
+    ("tile", "dtype"),
+    [
+        *itertools.product((NARROW, None), DTYPES),
+        (WIDE, "float32"),
+    ],
+    ids=str,
+)
+def test_tiles_of_products_need_128_registers(tile: Tile | None, dtype: str):
+    report = inspect(code_of(tile, dtype, device("cuda:emu")))
+    assert report.instructions, "nvdisasm is missing"
+    assert report.registers <= 128
+    assert report.spills == report.stack == report.local_accesses == 0
+    assert dtype == "float64" or report.doubles == 0
+    if tile is not None:
+        assert report.wide_loads >= 8
+        assert report.wide_stores >= 4
 
 
 @dtypes

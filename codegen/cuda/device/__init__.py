@@ -3,13 +3,14 @@
 Importing this package imports numba-cuda.
 """
 
-from . import counted, grid, memory, reductions, scalars, sorting
+from . import counted, grid, memory, reductions, scalars, sorting, tiles
 from .counted import *  # noqa: F403
 from .grid import *  # noqa: F403
 from .memory import *  # noqa: F403
 from .reductions import *  # noqa: F403
 from .scalars import *  # noqa: F403
 from .sorting import *  # noqa: F403
+from .tiles import *  # noqa: F403
 
 __all__ = [
     *counted.__all__,
@@ -18,4 +19,5 @@ __all__ = [
     *reductions.__all__,
     *scalars.__all__,
     *sorting.__all__,
+    *tiles.__all__,
 ]
