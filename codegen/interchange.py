@@ -7,7 +7,7 @@ outer loop touches is its own, that loop is put around it instead:
     for k in 0..3                           for i in 0..n
       for i in 0..n                           for k in 0..3
         for j in 0..m                           for j in 0..m
-          d[i*m + j + k] += g[...]                d[i*m + j + k] += g[...]
+          d[i*p + j + k] += g[...]                d[i*p + j + k] += g[...]
 
 What the nest touches in an iteration stays in a cache for all k, and one loop over i
 is given to threads instead of three. Each element is still read and written in the
