@@ -24,6 +24,7 @@ from ..ir.func import Func
 from ..runtime import cache, progress
 from . import parallel
 from .binder import Kernel, assemble, describe
+from .interchange import interchange
 from .kernels import lower
 from .large import interleave
 from .nests import Parallel, Program, copied, drop_unused, every
@@ -134,6 +135,7 @@ class Source:
             self._program = lower(f, self.name or f.name)
             self._ndims = [p.type.ndim for p in f.params]
             drop_unused(self._program)
+            interchange(self._program)
             if self.precise:
                 self._program.scalars = "precise"
         return self._program

@@ -368,7 +368,7 @@ class Facts:
 
     def proves(self, d: Dim) -> bool:
         """Tell whether `d >= 0` follows; False means only that it was not shown."""
-        return _proves(d, self.known, 3)
+        return _proves(d, self.known, 3) or _rises(d, self.known)
 
     def differ(self, a: Dim, b: Dim) -> bool:
         """Tell whether a != b follows."""
@@ -416,6 +416,26 @@ def _proves(d: Dim, known: tuple[Expr, ...], depth: int) -> bool:
         if shared and _proves(add(d, mul(fact, -1)), known, depth - 1):
             return True
     return False
+
+
+@lru_cache(maxsize=1 << 14)
+def _rises(d: Dim, known: tuple[Expr, ...]) -> bool:
+    """Tell whether `d`, with every symbol counted from its lower bound, has no minus.
+
+    With k >= 2, k*m - 2*m is (k + 2)*m - 2*m = k*m, where k counts from 0.
+    """
+    if isinstance(d, int) or all(len(m) < 2 or c < 0 for m, c in d.terms):
+        return False
+    lows: dict[Symbol, Dim] = {}
+    for a in {a for m, _ in d.terms for a in m}:
+        low = _symbol_interval(a, known)[0] if isinstance(a, Symbol) else None
+        if low is None or not isinstance(a, Symbol):
+            return False
+        lows[a] = add(_atom(a), low)
+    counted = substitute(d, lows)
+    if isinstance(counted, int):
+        return counted >= 0
+    return all(c >= 0 for _, c in counted.terms)
 
 
 def _interval(d: Dim, known: tuple[Expr, ...]) -> Bounds:

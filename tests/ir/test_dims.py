@@ -210,6 +210,8 @@ def test_what_is_said_to_differ_differs(facts: list[Tree], a: Tree, b: Tree) -> 
         (["n - 3"], "min(n, 4) - 3"),
         (["n", "m - n"], "m - min(n, m)"),
         (["n - 2"], "n - max(n - 1, 0)"),
+        (["n - 2", "m"], "m*n - 2*m"),
+        (["n - 2", "m - 2", "i"], "i*m*n - 2*i*m - 2*i*n + 4*i"),
     ],
 )
 def test_usual_bounds_are_proved(facts: list[str], goal: str) -> None:
@@ -218,7 +220,16 @@ def test_usual_bounds_are_proved(facts: list[str], goal: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "goal"), [([], "n"), (["n"], "n - 1"), (["n - i"], "i"), (["n"], "-n")]
+    ("facts", "goal"),
+    [
+        ([], "n"),
+        (["n"], "n - 1"),
+        (["n - i"], "i"),
+        (["n"], "-n"),
+        (["n - 1", "m"], "m*n - 2*m"),
+        (["n - 2"], "m*n - 2*m"),
+        (["n - 2", "m"], "m*n - 2*m - 1"),
+    ],
 )
 def test_what_does_not_follow_is_not_proved(facts: list[str], goal: str) -> None:
     assert not Facts().having(*map(dims.parse_dim, facts)).proves(dims.parse_dim(goal))
