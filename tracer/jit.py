@@ -25,6 +25,7 @@ from ..runtime.devices import device as device_of
 from . import dispatch
 from .containers import Tree, flatten_tree, map_tree
 from .convert import convert, operators
+from .devices import beside
 from .fastcall import MISS, Flat, never
 from .location import user_location
 from .modes import Options, calling, capturing
@@ -205,7 +206,7 @@ class Compiled:
             )
             return on_host(self.fn, leaves, tree)
         if any(isinstance(x, Tensor) for x in leaves):
-            with operators(EagerOperators()), transforming():
+            with operators(EagerOperators()), transforming(), beside(leaves):
                 return convert(self.fn)(*args, **kwargs)
         return self.fn(*args, **kwargs)
 
