@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -117,6 +118,14 @@ class Compiled:
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         return self if obj is None else MethodType(self, obj)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle as functions are, by name, or as what it was made from."""
+        found: Any = sys.modules.get(self.__module__)
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (type(self), (self.fn, self.options))
 
     def __rg_function__(self) -> Callable[..., Any]:
         """Return the function whose captured state is this one's."""

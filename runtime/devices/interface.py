@@ -246,8 +246,8 @@ def _open(name: str) -> Device:
         from . import emulator
 
         return emulator.Emulator()
-    number = re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
-    if number is None:
+    number = isinstance(name, str) and re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
+    if not number:
         raise DeviceError(f"unknown device {name!r}", rule=RULE)
     from .core import Gpu
 
