@@ -615,6 +615,7 @@ def lower(f: Func, name: str, library: Collection[str] = LIBRARY) -> Program:
     _find_homes(low)
     low.block(f.body)
     results = _leave(low)
+    _join_scopes(low.buffers)
     return Program(
         name,
         params,
@@ -630,6 +631,28 @@ def lower(f: Func, name: str, library: Collection[str] = LIBRARY) -> Program:
         low.rows.final(),
         low.facts,
     )
+
+
+def _join_scopes(buffers: Sequence[Buffer]) -> None:
+    """Give one scope to all that have the same memory at some time.
+
+    A buffer that exchanges memory with others is found in theirs, and in its own there
+    may be others, before and after.
+    """
+    kin: dict[int, int] = {}
+
+    def joined(scope: int) -> int:
+        while scope in kin:
+            scope = kin[scope]
+        return scope
+
+    known = [b for b in buffers if min(b.scope, b.eldest().scope) >= 0]
+    for b in known:
+        one, other = joined(b.scope), joined(b.eldest().scope)
+        if one != other:
+            kin[one] = other
+    for b in known:
+        b.common = joined(b.scope)
 
 
 def _enter(low: Lowering) -> tuple[list[Buffer | Reg], list[tuple[Symbol, int, int]]]:

@@ -36,6 +36,7 @@ class Buffer:
     scope: int = -1  # number of its alias scope; -1: may share memory with others
     kin: Buffer | None = None  # one that it exchanges memory with
     private: bool = False
+    common: int = -1  # scope of all that have the same memory at some time; -1: its own
 
     def __repr__(self) -> str:
         place = f"{self.place} row" if self.private else self.place
@@ -44,7 +45,8 @@ class Buffer:
     @property
     def alias(self) -> int:
         """The scope that its loads and stores bear: one for all that share memory."""
-        return self.eldest().scope
+        eldest = self.eldest()
+        return eldest.scope if eldest.common < 0 else eldest.common
 
     def eldest(self) -> Buffer:
         return self if self.kin is None else self.kin.eldest()

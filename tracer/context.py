@@ -10,7 +10,6 @@ import numpy as np
 
 from ..ir.errors import GradientError
 from ..runtime.devices import ARRAYS
-from .devices import may_share_memory
 from .location import user_location
 from .tape import TWICE, AccumulateGrad, Saved
 from .tensor import Tensor
@@ -134,7 +133,7 @@ def overlaps(x: Any, others: Sequence[Any]) -> bool:
     mine = x._data if isinstance(x, Tensor) else x
     data = [t._data if isinstance(t, Tensor) else t for t in others]
     return isinstance(mine, ARRAYS) and any(
-        isinstance(a, ARRAYS) and may_share_memory(mine, a) for a in data
+        isinstance(a, ARRAYS) and np.may_share_memory(mine, a) for a in data
     )
 
 

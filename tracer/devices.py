@@ -9,7 +9,7 @@ whose gradient they compute (`at_home`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -120,17 +120,7 @@ def outline_of(x: Any) -> Any:
 
 def share_memory(x: Any, y: Any) -> bool:
     """Tell whether two arrays have an element in common."""
-    if isinstance(x, DeviceArray) or isinstance(y, DeviceArray):
-        return may_share_memory(x, y)
     return np.may_share_memory(x, y) and np.shares_memory(x, y)
-
-
-def may_share_memory(x: Any, y: Any) -> bool:
-    """Tell the same, or for arrays of the host whether the ends of both overlap."""
-    if isinstance(x, DeviceArray) or isinstance(y, DeviceArray):
-        both = isinstance(x, DeviceArray) and isinstance(y, DeviceArray)
-        return both and x.place is y.place and device_arrays.overlap(x, y)
-    return np.may_share_memory(x, y)
 
 
 def made_there(x: Any) -> Any:
@@ -296,6 +286,21 @@ def inside_function(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[
             hint="move them: t.to(device)",
         )
     with at_home(next(iter(places.values()), None)):
+        yield
+
+
+@contextmanager
+def beside(leaves: Iterable[Any]) -> Iterator[None]:
+    """Let a function that is run with Tensors make its arrays where its arguments are.
+
+    Nothing changes where these are on several devices.
+    """
+    data = [x._data if isinstance(x, Fields) else x for x in leaves]
+    arrays = [x for x in data if isinstance(x, ARRAYS) and x.ndim]
+    if len({getattr(x, "device", HOST) for x in arrays}) != 1 or HOME.place is not None:
+        yield
+        return
+    with at_home(arrays[0]):
         yield
 
 

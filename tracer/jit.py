@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from ..runtime.devices import device as device_of
 from . import dispatch
 from .containers import Tree, flatten_tree, map_tree
 from .convert import convert, operators
+from .devices import beside
 from .fastcall import MISS, Flat, never
 from .location import user_location
 from .modes import Options, calling, capturing
@@ -117,6 +119,14 @@ class Compiled:
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         return self if obj is None else MethodType(self, obj)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle as functions are, by name, or as what it was made from."""
+        found: Any = sys.modules.get(self.__module__)
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (type(self), (self.fn, self.options))
+
     def __rg_function__(self) -> Callable[..., Any]:
         """Return the function whose captured state is this one's."""
         return self.fn
@@ -205,7 +215,7 @@ class Compiled:
             )
             return on_host(self.fn, leaves, tree)
         if any(isinstance(x, Tensor) for x in leaves):
-            with operators(EagerOperators()), transforming():
+            with operators(EagerOperators()), transforming(), beside(leaves):
                 return convert(self.fn)(*args, **kwargs)
         return self.fn(*args, **kwargs)
 

@@ -29,7 +29,7 @@ from . import autograd, dispatch
 from .capture import run_traced
 from .containers import Tree, flatten_tree, unflatten_tree
 from .convert import convert, operators
-from .devices import HOST, copied, filled
+from .devices import HOST, beside, copied, filled
 from .inputs import check_plain
 from .jit import LOCK
 from .location import user_location
@@ -332,6 +332,7 @@ def _linearize_eager(
         stack.enter_context(operators(EagerOperators()))
         stack.enter_context(transforming())
         captured = [(p, x) for p, x in state.inputs if isinstance(x, ARRAYS)]
+        stack.enter_context(beside([*leaves, *(x for _, x in captured)]))
         if captured:  # their places hold Tensors meanwhile: one thread at a time
             stack.enter_context(LOCK)
         try:

@@ -18,6 +18,7 @@ import numpy as np
 from ..ir.errors import GradientBreakError, UnsupportedError
 from ..ir.op import OPS, Op
 from . import dispatch
+from .devices import refuse_host
 from .location import user_location
 from .modes import STATE
 from .tensor import Tensor, as_tensor, of, way_out
@@ -83,7 +84,10 @@ def array_of(x: Any) -> Any:
 
 
 def check_plain_target(function: Any, operands: Sequence[Any]) -> None:
-    """Raise where a plain ndarray would take what requires a gradient."""
+    """Raise where a plain ndarray would take what requires a gradient, or is not near.
+
+    What is on a device is copied to the host by name only.
+    """
     if loses_gradient(operands):
         raise GradientBreakError(
             f"{function.__name__.strip('_')}: a tensor that requires a gradient is "
@@ -92,6 +96,9 @@ def check_plain_target(function: Any, operands: Sequence[Any]) -> None:
             rule="an ndarray holds no gradient: it would be lost",
             hint="make the array a tensor (rg.tensor(a)), or .detach() the operand",
         )
+    for x in operands:
+        if isinstance(x, Tensor):
+            refuse_host(x, function.__name__.strip("_"))
 
 
 def call(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:

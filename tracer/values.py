@@ -11,9 +11,11 @@ import numpy as np
 
 from ..ir.op import OPS
 from ..ir.ops.create import constant_attrs
-from ..runtime.devices import ARRAYS
+from ..runtime.devices import ARRAYS, DeviceArray
+from ..runtime.devices.array import uploaded
 from ..runtime.storage import Storage
 from . import dispatch
+from .modes import HOME
 from .symbols import SymInt
 from .tensor import Tensor
 
@@ -91,4 +93,14 @@ def lift(x: np.ndarray[Any, Any]) -> Any:
     """Return a fresh array, which nobody else holds, as a Tensor."""
     if dispatch.active_trace() is not None:
         return dispatch.apply(OPS["constant"], (), constant_attrs(x))
-    return Tensor(x, Storage() if isinstance(x, np.ndarray) else None)
+    if HOME.place is not None and np.ndim(x):
+        return Tensor(uploaded(HOME.place, x), Storage())
+    return Tensor(x, Storage() if isinstance(x, ARRAYS) else None)
+
+
+def lift_beside(x: np.ndarray[Any, Any], other: Any) -> Any:
+    """Return a fresh array as a Tensor that lies where another one does."""
+    there = other._data if isinstance(other, Tensor) else None
+    if isinstance(there, DeviceArray) and dispatch.active_trace() is None:
+        return Tensor(uploaded(there.place, x), Storage())
+    return lift(x)

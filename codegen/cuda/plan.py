@@ -310,7 +310,7 @@ class Planner:
 
         if own:
             return form(BLOCKS, loops[:1]), merges
-        length = inner_length(loops[-1])
+        length = inner_length(loops)
         if length is None or (isinstance(length, int) and length < SHORT):
             return form(THREADS, loops), merges
         if isinstance(length, int):
@@ -423,7 +423,7 @@ class Planner:
         launch = Launch(name, how, body, self.uses, loops, grid, folds, partial, own)
         launch.lanes = lanes
         if how == BLOCKS:
-            launch.length = inner_length(loops[-1]) or 1
+            launch.length = inner_length(loops) or 1
         return [Bind(symbol, at(blocks)), launch]
 
     def partial(self, dtype: DType) -> Buffer:

@@ -126,15 +126,17 @@ def trips(loop: Loop) -> Dim:
     return some if size == 1 else dims.floordiv(some, size)
 
 
-def inner_length(loop: Loop) -> Dim | None:
+def inner_length(loops: Sequence[Loop]) -> Dim | None:
     """Return the iterations of the longest loops in an iteration; None without any.
 
-    Loops whose bounds depend on what the iteration computes do not count.
+    It is one of all the loops, nested in each other. Loops inside whose bounds depend
+    on their indices, or on what the iteration computes, do not count.
     """
-    computed = {s.symbol for s in every(loop.body) if isinstance(s, Bind)}
-    computed |= {s.index for s in every([loop]) if isinstance(s, Loop)}
+    body = loops[-1].body
+    computed = {s.symbol for s in every(body) if isinstance(s, Bind)}
+    computed |= {s.index for s in every([*loops]) if isinstance(s, Loop)}
     found: Dim = 0
-    for s in every(loop.body):
+    for s in every(body):
         run = Range.of(s) if isinstance(s, Loop) else None
         if run is not None and not dims.symbols_of(run.some) & computed:
             found = dims.maximum(found, dims.add(run.some, 1))

@@ -173,18 +173,11 @@ def _types(kinds: Sequence[str], dtypes: Sequence[npt.DTypeLike]) -> tuple[Any, 
     numpy_support: Any = importlib.import_module("numba.cuda.np.numpy_support")
     if kinds.count("pointer") != len(dtypes):
         raise InternalError(f"{len(dtypes)} dtypes for the pointers of {list(kinds)}")
-    scalars = {
-        "int64": types.int64,
-        "int32": types.int32,
-        "float64": types.float64,
-        "float32": types.float32,
-        "bool": types.boolean,
-    }
     pointed = iter(dtypes)
     return tuple(
         types.CPointer(numpy_support.from_dtype(np.dtype(next(pointed))))
         if kind == "pointer"
-        else scalars[kind]
+        else numpy_support.from_dtype(np.dtype(kind))
         for kind in kinds
     )
 

@@ -170,6 +170,8 @@ class DeviceArray:
     ) -> Any:
         if function in (np.shape, np.ndim, np.size) and len(args) == 1 and not kwargs:
             return getattr(self, function.__name__)
+        if function in (np.may_share_memory, np.shares_memory):
+            return _share_memory(*args[:2])
         raise TypeError(
             f"numpy.{function.__name__} of an array on {self.device}: call it in a "
             "compiled function, or on x.numpy()"
@@ -401,6 +403,12 @@ def overlap(a: DeviceArray, b: DeviceArray) -> bool:
     first = min(low, start)
     space = np.empty(max(high, stop) - first, np.uint8)
     return np.shares_memory(lying_in(a, space, first), lying_in(b, space, first))
+
+
+def _share_memory(a: Any, b: Any) -> bool:
+    """Tell whether two arrays, of the host or of devices, have an element in common."""
+    there = isinstance(a, DeviceArray) and isinstance(b, DeviceArray)
+    return there and a.place is b.place and bool(overlap(a, b))
 
 
 def check_writable(x: DeviceArray) -> None:

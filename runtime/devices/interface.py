@@ -36,6 +36,12 @@ FORMATS = {
     "pointer": "Q",
     "int64": "q",
     "int32": "i",
+    "int16": "h",
+    "int8": "b",
+    "uint64": "Q",
+    "uint32": "I",
+    "uint16": "H",
+    "uint8": "B",
     "float64": "d",
     "float32": "f",
     "bool": "?",
@@ -340,8 +346,8 @@ def _open(name: str) -> Device:
         from . import emulator
 
         return emulator.Emulator()
-    number = re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
-    if number is None:
+    number = isinstance(name, str) and re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
+    if not number:
         raise DeviceError(f"unknown device {name!r}", rule=RULE)
     from .core import Gpu
 

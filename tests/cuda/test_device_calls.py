@@ -221,6 +221,12 @@ def test_numbers_go_with_anything():
     check(lambda x, a: x * a, X.astype(np.float32), np.float32(3))
 
 
+@pytest.mark.parametrize("dtype", "?bBhHiIqQfd")
+def test_numpys_numbers_of_any_dtype(dtype: str):
+    a = np.dtype(dtype).type(1 if dtype == "?" else 200 if dtype in "BHIQ" else -3)
+    check(lambda x, a: (x * a, a * a if a < 0 else a), np.ones(3, np.int8), a)
+
+
 def test_containers_of_arrays():
     def f(p: Any, x: Any) -> Any:
         p["b"] -= 1

@@ -464,3 +464,54 @@ def test_threads_differentiate_at_the_same_time():
     for t in threads:
         t.join()
     assert not failures
+
+
+def test_what_numpy_finds_lies_where_it_was_found() -> None:
+    t = rg.tensor([[0.0, 2.0], [3.0, 0.0]], device=EMU)
+    i = rg.tensor([0, 2, 2], device=EMU)
+    found = [*np.nonzero(t), np.flatnonzero(t), np.argwhere(t), np.bincount(i)]
+    assert [x.device for x in found] == [EMU] * 5
+    assert t[np.nonzero(t)].tolist() == [2.0, 3.0]
+
+
+def test_shared_memory_is_known() -> None:
+    t = rg.tensor([[0.0, 2.0], [3.0, 0.0]], device=EMU)
+    np.put(t, [1, 2], 9.0)
+    assert t.tolist() == [[0.0, 9.0], [9.0, 0.0]]
+    d = rg.device_array(np.zeros((2, 4)), EMU)
+    assert np.shares_memory(t, t[1:])
+    assert np.may_share_memory(d, d.reshape(-1))
+    assert not np.shares_memory(d[:, ::2], d[:, 1::2])
+    assert not np.shares_memory(d, np.ones(3))
+
+
+def test_transforms_make_arrays_where_arguments_are() -> None:
+    def f(x: Any) -> Any:
+        z = np.zeros(4)
+        z[1:] = x[1:] * np.linspace(0.0, 1.0, 3)
+        np.add.at(z, np.array([0, 0, -1]), x[:3])
+        return np.sum(z[np.arange(4) % 3 != 1] * np.ones(3)) + np.sum(z * z)
+
+    x = np.array([1.0, -2.0, 3.0, 0.5])
+    found = rg.grad(f)(rg.device_array(x, EMU))
+    assert isinstance(found, rg.DeviceArray)
+    np.testing.assert_allclose(found.numpy(), rg.grad(f)(x))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda z, t: np.add.at(z, [0], t[:1]),
+        lambda z, t: np.copyto(z, t),
+        lambda z, t: np.put(z, [0], t[:1]),
+        lambda z, t: np.sin(t, out=z),
+        lambda z, t: np.cumsum(t, out=z),
+        lambda z, t: z.__iadd__(t),
+    ],
+    ids=["at", "copyto", "put", "out", "function", "iadd"],
+)
+def test_nothing_is_written_into_numpys_arrays(write: Callable[..., Any]) -> None:
+    z = np.zeros(3)
+    with pytest.raises(HostAccessError, match=r"t\.cpu\(\)"):
+        write(z, rg.tensor([1.0, 2.0, 3.0], device=EMU))
+    assert not z.any()

@@ -1,5 +1,7 @@
 """A compiled call does what NumPy would: values, writes, aliasing, scalars, guards."""
 
+import copy
+import pickle
 import random
 import threading
 import time
@@ -598,3 +600,23 @@ def test_warmup_takes_shapes_and_dtypes() -> None:
     info = g.cache_info()
     assert (info.hits, info.misses, info.specialisations) == (1, 1, 1)
     assert f.cache_info().misses == 0
+
+
+@rg.compile
+def halved(x: Any) -> Any:
+    return np.cumsum(x) * 0.5
+
+
+def plain(x: Any) -> Any:
+    return np.cumsum(x) * 0.5
+
+
+def test_compiled_functions_are_pickled() -> None:
+    x = np.arange(3.0)
+    made = rg.compile(plain, precise=True)
+    for f in (halved, made):
+        f(x)
+    assert pickle.loads(pickle.dumps(halved)) is halved
+    again = pickle.loads(pickle.dumps(made))
+    assert again.options == made.options
+    assert again(x).tolist() == made(x).tolist() == copy.deepcopy(made)(x).tolist()

@@ -14,7 +14,7 @@ from ..index import getitem, setitem
 from ..order import ordered
 from ..symbols import is_int
 from ..ufuncs import array_of, check_plain_target
-from ..values import concrete, is_tensor, lift
+from ..values import concrete, is_tensor, lift, lift_beside
 from .core import (
     apply,
     asarray,
@@ -228,7 +228,7 @@ def nonzero(a: Any) -> Any:
         raise ShapeError("Calling nonzero on 0d arrays is not allowed.")
     values = concrete(x)
     if values is not None:
-        return tuple(map(lift, values.nonzero()))
+        return tuple(lift_beside(found, x) for found in values.nonzero())
     places = flatnonzero(x)
     return unravel_index(places, x.shape) if len(x.shape) > 1 else (places,)
 
@@ -238,7 +238,7 @@ def flatnonzero(a: Any) -> Any:
     x = flat(asarray(a))
     values = concrete(x)
     if values is not None:
-        return lift(np.flatnonzero(values))
+        return lift_beside(np.flatnonzero(values), x)
     return getitem(apply("arange", size=x.shape[0]), cast(x, np.bool_))
 
 
@@ -248,7 +248,9 @@ def argwhere(a: Any) -> Any:
 
     x = asarray(a)
     values = concrete(x)
-    return lift(np.argwhere(values)) if values is not None else stack(nonzero(x), 1)
+    if values is not None:
+        return lift_beside(np.argwhere(values), x)
+    return stack(nonzero(x), 1)
 
 
 @implements(np.unravel_index)

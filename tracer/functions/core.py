@@ -20,7 +20,7 @@ from ...ir.op import OPS
 from ...passes.costs import estimate
 from ...runtime.devices import OPENED
 from .. import dispatch
-from ..devices import inside_function
+from ..devices import inside_function, refuse_host
 from ..location import user_location
 from ..symbols import SymInt, is_int
 from ..values import constant, has_tensor, is_symbolic, is_tensor, lift
@@ -248,6 +248,7 @@ def _into_plain(result: Any, out: np.ndarray[Any, Any]) -> Any:
                 rule="an ndarray holds no gradient: it would be lost",
                 hint="make the array a tensor (rg.tensor(a)), or .detach() the operand",
             )
+        refuse_host(result, "out=")
         result = result._data
     np.copyto(out, result, casting="unsafe")
     return out

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...ir.errors import DTypeError, ShapeError
 from ..index import getitem
-from ..values import concrete, lift
+from ..values import concrete, lift_beside
 from .core import (
     apply,
     asarray,
@@ -112,7 +112,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0) -> Any:
         raise ShapeError("'list' argument must have no negative elements")
     size = max(int(known.max()) + 1 if known.size else 0, minlength)
     if weights is None:
-        return lift(np.bincount(known, minlength=size))
+        return lift_beside(np.bincount(known, minlength=size), index)
     w = cast(asarray(weights), np.float64)
     zeros = apply("full", 0.0, shape=(size,), dtype=np.dtype(np.float64))
     return apply("gather_scatter_add", zeros, w, index, axes=(0,), position=0)
