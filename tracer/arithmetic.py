@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ir import ops  # noqa: F401 - defines the ops
 from ..ir.op import OPS, Op
+from ..ir.types import BOOL
 from ..runtime.devices import ARRAYS
 from . import dispatch
 from .fields import Fields, part
@@ -98,7 +99,7 @@ class Arithmetic(Fields):
     __truediv__, __rtruediv__, __itruediv__ = _binary("divide")
     __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
     __mod__, __rmod__, __imod__ = _binary("remainder")
-    __pow__, __rpow__, __ipow__ = _binary("power")
+    _power, __rpow__, __ipow__ = _binary("power")
     __matmul__, __rmatmul__, __imatmul__ = _binary("matmul")
     __and__, __rand__, __iand__ = _binary("bitwise_and")
     __or__, __ror__, __ior__ = _binary("bitwise_or")
@@ -115,6 +116,13 @@ class Arithmetic(Fields):
     __pos__ = _unary("positive")
     __abs__ = _unary("absolute")
     __invert__ = _unary("invert")
+
+    def __pow__(self, other: Any) -> Any:
+        """Return the power; that of bools and 2 is their square, int8, in NumPy."""
+        if type(other) is int and other == 2 and self.type.dtype == BOOL:
+            if not self.type.scalar:
+                return dispatch.apply(OPS["square"], (self,))
+        return self._power(other)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other

@@ -75,3 +75,17 @@ def test_what_numpy_makes_of_outside_arrays_is_no_constant() -> None:
             return  # refused: it is not found in the variables
         np.testing.assert_array_equal(got, f(x))
         table["deep"][0][0][0][0][0] = np.array([5.0, 1.0, 2.0])
+
+
+def squared(b: Any, s: Any) -> Any:
+    return b**2, b**3, b**True, s**2, (b * 1.0) ** 2
+
+
+def test_the_square_of_bools_is_int8() -> None:
+    args = np.array([True, False]), np.True_
+    known = squared(*args)
+    found = (rg.compile(squared)(*args), squared(rg.tensor(args[0]), args[1]))
+    for results in found:
+        for x, y in zip(results, known, strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(np.asarray(x), y)
