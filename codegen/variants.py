@@ -25,8 +25,8 @@ from ..runtime import cache, progress
 from . import parallel
 from .binder import Kernel, assemble, describe
 from .interchange import interchange
-from .kernels import lower
 from .large import interleave
+from .lower import lower
 from .nests import Parallel, Program, copied, drop_unused, every
 from .recipe import Recipe, from_bytes, to_bytes
 

@@ -14,7 +14,7 @@ from ...runtime.devices import Code, Device, DeviceArray, Function, Memory
 from ...runtime.devices.array import uploaded
 from ..binder import failing, normal
 from ..invariants import Invariants
-from ..kernels import lower
+from ..lower import lower
 from ..nests import Buffer, Program, Result, drop_unused, listing
 from ..recipe import Caller, written
 from .calls import caller_of

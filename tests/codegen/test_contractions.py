@@ -12,7 +12,7 @@ import pytest
 import retrograde.ir.ops  # noqa: F401
 from retrograde.codegen import binder, build
 from retrograde.codegen.binder import Kernel
-from retrograde.codegen.kernels import lower
+from retrograde.codegen.lower import lower
 from retrograde.codegen.nests import Call
 from retrograde.ir.func import Func
 from retrograde.ir.interp import run

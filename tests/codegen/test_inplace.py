@@ -8,7 +8,7 @@ import pytest
 
 import retrograde.ir.ops  # noqa: F401
 from retrograde.codegen import build
-from retrograde.codegen.kernels import lower
+from retrograde.codegen.lower import lower
 from retrograde.codegen.nests import Fill, Loop, Move, Program, While, every
 from retrograde.ir.func import Func
 from retrograde.ir.interp import run

@@ -268,7 +268,7 @@ DEFINITE = """func @f(%a: f64[n,n], %b: f64[n,k]) -> f64 {
     ],
 )
 def test_a_matrix_is_factored_once(text: str, calls: dict[str, int]) -> None:
-    from retrograde.codegen.kernels import lower
+    from retrograde.codegen.lower import lower
 
     joint = vjp(parse(text), [0, 1], seed={0: 1.0})
     stages = (*manager.PIPELINES["optimize"], *manager.PIPELINES["lower"])

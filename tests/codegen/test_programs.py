@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import retrograde.ir.ops  # noqa: F401
 from retrograde.codegen import build
 from retrograde.codegen.compile import forget
-from retrograde.codegen.kernels import lower
+from retrograde.codegen.lower import lower
 from retrograde.codegen.nests import Loop, every
 from retrograde.ir.errors import RetrogradeError, UnsupportedError
 from retrograde.ir.func import Func

@@ -10,7 +10,7 @@ from inplace_programs import CASES, Case
 import retrograde as rg
 from retrograde import codegen
 from retrograde.codegen import binder, recipe, variants
-from retrograde.codegen.kernels import lower
+from retrograde.codegen.lower import lower
 from retrograde.codegen.nests import drop_unused
 from retrograde.ir.errors import Location
 from retrograde.ir.func import Func

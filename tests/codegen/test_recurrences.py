@@ -15,7 +15,7 @@ import pytest
 import retrograde.ir.ops  # noqa: F401
 from retrograde.codegen import build
 from retrograde.codegen.emit import Emitter
-from retrograde.codegen.kernels import lower
+from retrograde.codegen.lower import lower
 from retrograde.codegen.nests import drop_unused
 from retrograde.ir.dims import Symbol
 from retrograde.ir.func import Func

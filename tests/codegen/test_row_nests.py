@@ -12,7 +12,7 @@ from row_programs import Sizes, arguments, program
 from run_nests import Failed, run_nests
 
 from retrograde.codegen import build
-from retrograde.codegen.kernels import lower
+from retrograde.codegen.lower import lower
 from retrograde.codegen.nests import drop_unused
 from retrograde.ir.errors import RetrogradeError
 from retrograde.ir.func import Func
