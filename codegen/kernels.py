@@ -546,7 +546,9 @@ class Lowering:
             self.values[v] = Lit(data[0].item(), v.type.dtype)
             return
         supported(v.type.dtype)
-        b = Buffer(self.fresh("c"), v.type.dtype, len(data), "constant", self.scope())
+        b = Buffer(
+            self.fresh("const"), v.type.dtype, len(data), "constant", self.scope()
+        )
         self.buffers.append(b)
         self.constants.append((b, data))
         self.values[v] = whole(b, v.type.shape)

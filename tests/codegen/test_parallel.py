@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import COMMON, close
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import retrograde as rg
@@ -115,6 +115,7 @@ def case(seed: int, size: int, joint: bool) -> tuple[Func, list[Any], Any]:
 def test_random_programs_agree_with_the_interpreter(tiny: list[nests.Program]) -> None:
     @settings(COMMON, max_examples=12)
     @given(st.integers(0, 10**9), st.integers(1, 12), st.booleans())
+    @example(1583, 9, True)  # a constant and an index of chunks had one name
     def check(seed: int, size: int, joint: bool) -> None:
         try:
             f, args, want = case(seed, size, joint)

@@ -51,7 +51,8 @@ def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packages, "version", lambda name: there.get(name, ""))
     monkeypatch.setattr(packages, "toolkit", lambda: None)
     (line,) = (row for row in doctor.report().splitlines() if row.startswith("CUDA"))
-    assert "numba-cuda 0.30.4, nvidia-nvvm 13.0.88, missing: cuda-core, " in line
+    assert "numba-cuda 0.30.4, nvidia-nvvm 13.0.88, no nvidia-cublas: " in line
+    assert "missing: cuda-core, nvidia-cuda-nvrtc, " in line
     assert line.endswith("nvidia-nvjitlink (pip install 'retrograde[cuda]')")
 
 
