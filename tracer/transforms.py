@@ -27,6 +27,7 @@ from .linearize import Linear, linearize
 from .location import user_location
 from .modes import enable_grad, within
 from .rewind import Captured
+from .symbols import SymInt
 from .tensor import Tensor
 
 
@@ -128,8 +129,10 @@ class Grad(Transform):
 
 
 def described(x: Any) -> str:
+    if isinstance(x, bool | int | SymInt):
+        return f"a Python {'bool' if isinstance(x, bool) else 'int'}"
     t = x.type if isinstance(x, Tensor) else None
-    if t is None and isinstance(x, np.ndarray | np.generic | DeviceArray | int | float):
+    if t is None and isinstance(x, np.ndarray | np.generic | DeviceArray | float):
         t = type_of_array(x)
     return str(t) if t is not None else type(x).__name__
 
@@ -162,15 +165,17 @@ def leaves_of(args: Sequence[Any], k: int, fn: Any, strict: bool = True) -> Grou
     name = getattr(fn, "__name__", "f")
     if not -len(args) <= k < len(args):
         raise IndexError(
-            f"argnums: {name} was called with {len(args)} positional arguments; there "
-            f"is no number {k}"
+            f"argnums: {name} was called with {len(args)} arguments by position; there "
+            f"is no number {k}; what is differentiated is passed by position"
         )
     k %= len(args)
     start = len(flatten_tree(tuple(args[:k]))[0])
     leaves, tree = flatten_tree(args[k])
     inside = tuple(j for j, x in enumerate(leaves) if is_differentiable(x))
     if strict and not inside:
-        shown = described(leaves[0]) if tree.kind is None else "a container without"
+        shown = "a container without floats"
+        if tree.kind is None:
+            shown = described(leaves[0])
         raise DTypeError(
             f"argnums: argument {k} of {name} is {shown}, which has no gradient",
             location=function_location(fn),

@@ -433,9 +433,10 @@ def device_array(x: Any, device: str = "cuda", dtype: Any = None) -> DeviceArray
     """Return a copy of an array, list or number in the memory of a device.
 
     `x` may be an array of NumPy, a DeviceArray of any device, or an array of another
-    library on a GPU (`from_dlpack` takes that without a copy). dtypes are those of
-    compiled functions: bool, integers, floats and complex numbers. Raises DTypeError
-    for others, and DeviceError where there is no such device.
+    library on a GPU (`from_dlpack` takes that without a copy). dtypes are bool,
+    integers, floats and complex numbers, of which compiled functions compute with all
+    but float16 and complex numbers. Raises DTypeError for others, and DeviceError where
+    there is no such device.
 
     >>> device_array(np.arange(3), "cuda:emu").tolist()
     [0, 1, 2]

@@ -342,7 +342,11 @@ def _open(name: str) -> Device:
         return emulator.Emulator()
     number = re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
     if number is None:
-        raise DeviceError(f"unknown device {name!r}", rule=RULE)
+        raise DeviceError(
+            f"unknown device {name!r}",
+            rule=RULE,
+            hint="leave device= out for the processor",
+        )
     from .core import Gpu
 
     return Gpu(int(number[1]))
