@@ -214,10 +214,11 @@ def grad(
 
     `argnums` says in which positional arguments, an int or a tuple; an argument may be
     a container, and its gradient has the same structure. With `has_aux`, `f` returns
-    `(loss, aux)` and the result is `(gradient, aux)`. No argument is changed. Of a
-    compiled function the gradient is compiled. Raises GradientError when the result of
-    `f` is not one real number, and DTypeError for an argument that is not floating
-    point.
+    `(loss, aux)` and the result is `(gradient, aux)`. No argument is changed: `f` gets
+    copies, also of arrays that share memory, which are then independent variables: a
+    write into one is not seen in the other. Of a compiled function the gradient is
+    compiled. Raises GradientError when the result of `f` is not one real number, and
+    DTypeError for an argument that is not floating point.
 
     >>> grad(lambda x: (x**3).sum())(np.array([1.0, 2.0]))
     array([ 3., 12.])

@@ -80,7 +80,6 @@ class DeviceArray:
         "whole",
         "writable",
     )
-    __array_ufunc__ = None  # NumPy would copy it to the host without a word
 
     def __init__(
         self,
@@ -165,6 +164,16 @@ class DeviceArray:
         out = self.numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        """Refuse NumPy's ufuncs, which would copy to the host without a word."""
+        own = (None, np.ndarray.__array_ufunc__, DeviceArray.__array_ufunc__)
+        if any(getattr(type(x), "__array_ufunc__", None) not in own for x in inputs):
+            return NotImplemented  # a Tensor takes arrays of its device
+        raise TypeError(
+            f"numpy.{ufunc.__name__} of an array on {self.device}: call it in a "
+            "compiled function, on rg.tensor(x), or on x.numpy()"
+        )
+
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any
     ) -> Any:
@@ -172,7 +181,7 @@ class DeviceArray:
             return getattr(self, function.__name__)
         raise TypeError(
             f"numpy.{function.__name__} of an array on {self.device}: call it in a "
-            "compiled function, or on x.numpy()"
+            "compiled function, on rg.tensor(x), or on x.numpy()"
         )
 
     def item(self, *index: int) -> Any:
