@@ -134,7 +134,16 @@ def described(x: Any) -> str:
     t = x.type if isinstance(x, Tensor) else None
     if t is None and isinstance(x, np.ndarray | np.generic | DeviceArray | float):
         t = type_of_array(x)
-    return str(t) if t is not None else type(x).__name__
+    if t is not None:
+        return str(t)
+    kind = type(x)
+    return f"{kind.__module__}.{kind.__name__}" if is_foreign(x) else kind.__name__
+
+
+def is_foreign(x: Any) -> bool:
+    """Tell whether `x` is an array of another library, as of torch or JAX."""
+    ours = isinstance(x, Tensor | np.ndarray | np.generic | DeviceArray)
+    return hasattr(type(x), "__array__") and not ours
 
 
 def function_location(fn: Any) -> Any:
@@ -173,14 +182,16 @@ def leaves_of(args: Sequence[Any], k: int, fn: Any, strict: bool = True) -> Grou
     leaves, tree = flatten_tree(args[k])
     inside = tuple(j for j, x in enumerate(leaves) if is_differentiable(x))
     if strict and not inside:
-        shown = "a container without floats"
+        shown, hint = "a container without floats", "pass floats"
         if tree.kind is None:
             shown = described(leaves[0])
+            if is_foreign(leaves[0]):
+                hint = "pass an array of NumPy, np.asarray(x)"
         raise DTypeError(
             f"argnums: argument {k} of {name} is {shown}, which has no gradient",
             location=function_location(fn),
             rule="Only floating point arguments can be differentiated.",
-            hint="pass floats, or leave the argument out of argnums",
+            hint=f"{hint}, or leave the argument out of argnums",
         )
     return Group(tree, len(leaves), tuple(start + j for j in inside), inside)
 

@@ -54,6 +54,13 @@ def test_shape_errors_of_compiled_code_tell_the_sizes_of_the_call() -> None:
         assert "here m = 3, n = 4" in str(caught.value)
 
 
+class Foreign:
+    """An array of another library."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.ones(2)
+
+
 @pytest.mark.parametrize("mode", [lambda f: f, rg.compile], ids=["eager", "compiled"])
 def test_errors_of_a_call_name_the_function_and_the_argument(mode: Any) -> None:
     def cube(x: Any) -> Any:
@@ -64,6 +71,8 @@ def test_errors_of_a_call_name_the_function_and_the_argument(mode: Any) -> None:
         rg.grad(f)(3)
     with pytest.raises(TypeError, match="is a container without floats, which"):
         rg.grad(f)([1, 2])
+    with pytest.raises(TypeError, match=r"Foreign, .*\n.*\n.*\n.*np.asarray\(x\)"):
+        rg.grad(f)(Foreign())
     with pytest.raises(TypeError, match="hvp: primals must be a tuple"):
         rg.hvp(f, np.ones(2), np.ones(2))
     with pytest.raises(TypeError, match=r"cube(: too many|\(\) takes 1) positional"):
