@@ -302,7 +302,10 @@ def unrecordable(name: str, what: str) -> DeviceError:
 
 
 EMULATED = "cuda:emu"
-RULE = f"Devices are 'cuda', which is 'cuda:0', 'cuda:1' and so on, and '{EMULATED}'."
+RULE = (
+    f"Devices are 'cuda', which is 'cuda:0', 'cuda:1' and so on, and '{EMULATED}'; "
+    "without device= it is the processor."
+)
 
 OPENED: dict[str, Device] = {}  # by name
 _lock = threading.Lock()
@@ -342,11 +345,7 @@ def _open(name: str) -> Device:
         return emulator.Emulator()
     number = re.fullmatch(r"cuda:(0|[1-9][0-9]*)", name)
     if number is None:
-        raise DeviceError(
-            f"unknown device {name!r}",
-            rule=RULE,
-            hint="leave device= out for the processor",
-        )
+        raise DeviceError(f"unknown device {name!r}", rule=RULE)
     from .core import Gpu
 
     return Gpu(int(number[1]))
