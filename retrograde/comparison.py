@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .footprint import Memory
+from .ir.errors import RetrogradeError
 from .leaves import Leaf, is_float
 from .table import render
 
@@ -119,6 +120,11 @@ def close(what: str, mode: Mode, got: Any, want: Any, tolerance: float) -> Row:
 
 
 def describe(error: Exception) -> str:
-    """Return the type and the first line of an error."""
+    """Return the type and first line of an error, and its place or the way out."""
     lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
+    shown = f"{type(error).__name__}: {lines[0]}"
+    if isinstance(error, RetrogradeError):
+        if error.location is not None:
+            return f"{shown}, at {error.location.file}:{error.location.line}"
+        return f"{shown}; {error.hint}" if error.hint else shown
+    return shown

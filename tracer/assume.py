@@ -14,7 +14,7 @@ itself, `NeedsValue`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -125,6 +125,12 @@ class Assumptions:
 
     def resolve(self, d: Dim) -> Dim:
         return dims.substitute(d, self.equal) if self.equal else d
+
+    def sizes(self, shown: Iterable[Dim]) -> str:
+        """Say in words what the symbols of dims are in this call: "here n = 3"."""
+        found = set().union(*(dims.symbols_of(self.resolve(d)) for d in shown))
+        known = sorted((s.name, self.hints[s]) for s in found & self.hints.keys())
+        return "here " + ", ".join(f"{s} = {n}" for s, n in known) if known else ""
 
     def value(self, d: Dim) -> int:
         """Return the value of a dim in this call."""

@@ -328,6 +328,7 @@ def hvp(
     (array([4., 2.]),)
     """
     gradient = derive(f, ("grad", None), lambda fn: Grad(fn, None, False, False))
+    primals, vectors = _check_pair("hvp", primals, vectors)
     product: tuple[Any, ...] = jvp(gradient, primals, vectors)[1]
     return product
 

@@ -226,7 +226,11 @@ class Compiled:
         known = self._signature
         if known is None or not _agree(known[0], defaults):
             known = self._signature = defaults, _signature(self.fn)
-        bound = known[1].bind(*args, **kwargs)
+        try:
+            bound = known[1].bind(*args, **kwargs)
+        except TypeError as error:
+            name = getattr(self.fn, "__name__", "f")
+            raise TypeError(f"{name}: {error}") from None
         bound.apply_defaults()
         return bound.args, bound.kwargs
 

@@ -341,15 +341,15 @@ class Trace:
         return self.tensor(out)
 
     def _named(self, error: ShapeError, op: Op, xs: Sequence[Operand]) -> ShapeError:
-        """Return an error that says which op got which types."""
-        if error.what.startswith(f"{op.name}:"):
-            return error
-        types = ", ".join(str(self.operand_type(x)) for x in xs)
-        return ShapeError(
-            f"{op.name}: cannot take {types}",
-            location=self.builder.loc,
-            rule=error.what,
-        )
+        """Return an error that says which op got which types, of which sizes."""
+        types = [self.operand_type(x) for x in xs]
+        what, rule = error.what, error.rule
+        if not what.startswith(f"{op.name}:"):
+            shown = ", ".join(map(str, types))
+            what, rule = f"{op.name}: cannot take {shown}", what
+        sizes = self.assumptions.sizes(d for t in types for d in t.shape)
+        rule = "; ".join(filter(None, (rule, sizes)))
+        return ShapeError(what, location=self.builder.loc, rule=rule, hint=error.hint)
 
     def _resolved(self, x: Operand) -> Operand:
         """Bring the type of an operand up to date with what was assumed since."""

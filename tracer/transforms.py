@@ -27,6 +27,7 @@ from .linearize import Linear, linearize
 from .location import user_location
 from .modes import enable_grad, within
 from .rewind import Captured
+from .symbols import SymInt
 from .tensor import Tensor
 
 
@@ -128,10 +129,21 @@ class Grad(Transform):
 
 
 def described(x: Any) -> str:
+    if isinstance(x, bool | int | SymInt):
+        return f"a Python {'bool' if isinstance(x, bool) else 'int'}"
     t = x.type if isinstance(x, Tensor) else None
-    if t is None and isinstance(x, np.ndarray | np.generic | DeviceArray | int | float):
+    if t is None and isinstance(x, np.ndarray | np.generic | DeviceArray | float):
         t = type_of_array(x)
-    return str(t) if t is not None else type(x).__name__
+    if t is not None:
+        return str(t)
+    kind = type(x)
+    return f"{kind.__module__}.{kind.__name__}" if is_foreign(x) else kind.__name__
+
+
+def is_foreign(x: Any) -> bool:
+    """Tell whether `x` is an array of another library, as of torch or JAX."""
+    ours = isinstance(x, Tensor | np.ndarray | np.generic | DeviceArray)
+    return hasattr(type(x), "__array__") and not ours
 
 
 def function_location(fn: Any) -> Any:
@@ -162,20 +174,24 @@ def leaves_of(args: Sequence[Any], k: int, fn: Any, strict: bool = True) -> Grou
     name = getattr(fn, "__name__", "f")
     if not -len(args) <= k < len(args):
         raise IndexError(
-            f"argnums: {name} was called with {len(args)} positional arguments; there "
-            f"is no number {k}"
+            f"argnums: {name} was called with {len(args)} arguments by position; there "
+            f"is no number {k}; what is differentiated is passed by position"
         )
     k %= len(args)
     start = len(flatten_tree(tuple(args[:k]))[0])
     leaves, tree = flatten_tree(args[k])
     inside = tuple(j for j, x in enumerate(leaves) if is_differentiable(x))
     if strict and not inside:
-        shown = described(leaves[0]) if tree.kind is None else "a container without"
+        shown, hint = "a container without floats", "pass floats"
+        if tree.kind is None:
+            shown = described(leaves[0])
+            if is_foreign(leaves[0]):
+                hint = "pass an array of NumPy, np.asarray(x)"
         raise DTypeError(
             f"argnums: argument {k} of {name} is {shown}, which has no gradient",
             location=function_location(fn),
             rule="Only floating point arguments can be differentiated.",
-            hint="pass floats, or leave the argument out of argnums",
+            hint=f"{hint}, or leave the argument out of argnums",
         )
     return Group(tree, len(leaves), tuple(start + j for j in inside), inside)
 
@@ -209,10 +225,11 @@ def grad(
 
     `argnums` says in which positional arguments, an int or a tuple; an argument may be
     a container, and its gradient has the same structure. With `has_aux`, `f` returns
-    `(loss, aux)` and the result is `(gradient, aux)`. No argument is changed. Of a
-    compiled function the gradient is compiled. Raises GradientError when the result of
-    `f` is not one real number, and DTypeError for an argument that is not floating
-    point.
+    `(loss, aux)` and the result is `(gradient, aux)`. No argument is changed: `f` gets
+    copies, also of arrays that share memory, which are then independent variables: a
+    write into one is not seen in the other. Of a compiled function the gradient is
+    compiled. Raises GradientError when the result of `f` is not one real number, and
+    DTypeError for an argument that is not floating point.
 
     >>> grad(lambda x: (x**3).sum())(np.array([1.0, 2.0]))
     array([ 3., 12.])

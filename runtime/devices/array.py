@@ -80,7 +80,6 @@ class DeviceArray:
         "whole",
         "writable",
     )
-    __array_ufunc__ = None  # NumPy would copy it to the host without a word
 
     def __init__(
         self,
@@ -165,6 +164,16 @@ class DeviceArray:
         out = self.numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        """Refuse NumPy's ufuncs, which would copy to the host without a word."""
+        own = (None, np.ndarray.__array_ufunc__, DeviceArray.__array_ufunc__)
+        if any(getattr(type(x), "__array_ufunc__", None) not in own for x in inputs):
+            return NotImplemented  # a Tensor takes arrays of its device
+        raise TypeError(
+            f"numpy.{ufunc.__name__} of an array on {self.device}: call it in a "
+            "compiled function, on rg.tensor(x), or on x.numpy()"
+        )
+
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any
     ) -> Any:
@@ -174,7 +183,7 @@ class DeviceArray:
             return _share_memory(*args[:2])
         raise TypeError(
             f"numpy.{function.__name__} of an array on {self.device}: call it in a "
-            "compiled function, or on x.numpy()"
+            "compiled function, on rg.tensor(x), or on x.numpy()"
         )
 
     def item(self, *index: int) -> Any:
@@ -441,9 +450,10 @@ def device_array(x: Any, device: str = "cuda", dtype: Any = None) -> DeviceArray
     """Return a copy of an array, list or number in the memory of a device.
 
     `x` may be an array of NumPy, a DeviceArray of any device, or an array of another
-    library on a GPU (`from_dlpack` takes that without a copy). dtypes are those of
-    compiled functions: bool, integers, floats and complex numbers. Raises DTypeError
-    for others, and DeviceError where there is no such device.
+    library on a GPU (`from_dlpack` takes that without a copy). dtypes are bool,
+    integers, floats and complex numbers, of which compiled functions compute with all
+    but float16 and complex numbers. Raises DTypeError for others, and DeviceError where
+    there is no such device.
 
     >>> device_array(np.arange(3), "cuda:emu").tolist()
     [0, 1, 2]

@@ -308,7 +308,10 @@ def unrecordable(name: str, what: str) -> DeviceError:
 
 
 EMULATED = "cuda:emu"
-RULE = f"Devices are 'cuda', which is 'cuda:0', 'cuda:1' and so on, and '{EMULATED}'."
+RULE = (
+    f"Devices are 'cuda', which is 'cuda:0', 'cuda:1' and so on, and '{EMULATED}'; "
+    "without device= it is the processor."
+)
 
 OPENED: dict[str, Device] = {}  # by name
 _lock = threading.Lock()

@@ -43,6 +43,50 @@ def test_compiled_errors_name_the_op_and_the_line(
     assert f"in {f.__name__}" in str(caught.value)
 
 
+def test_shape_errors_of_compiled_code_tell_the_sizes_of_the_call() -> None:
+    cases: list[tuple[Callable[[Any, Any], Any], str]] = [
+        (lambda a, b: a + b, r"cannot take f64\[n\], f64\[m\]"),
+        (lambda a, b: a[:, None] @ b[:, None], "inner sizes differ"),
+    ]
+    for f, message in cases:
+        with pytest.raises(ValueError, match=message) as caught:
+            rg.compile(f)(np.ones(4), np.ones(3))
+        assert "here m = 3, n = 4" in str(caught.value)
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.ones(2)
+
+
+@pytest.mark.parametrize("mode", [lambda f: f, rg.compile], ids=["eager", "compiled"])
+def test_errors_of_a_call_name_the_function_and_the_argument(mode: Any) -> None:
+    def cube(x: Any) -> Any:
+        return np.sum(np.asarray(x) ** 3)
+
+    f = mode(cube)
+    with pytest.raises(TypeError, match="argument 0 of cube is a Python int, which"):
+        rg.grad(f)(3)
+    with pytest.raises(TypeError, match="is a container without floats, which"):
+        rg.grad(f)([1, 2])
+    with pytest.raises(TypeError, match=r"Foreign, .*\n.*\n.*\n.*np.asarray\(x\)"):
+        rg.grad(f)(Foreign())
+    with pytest.raises(TypeError, match="hvp: primals must be a tuple"):
+        rg.hvp(f, np.ones(2), np.ones(2))
+    with pytest.raises(TypeError, match=r"cube(: too many|\(\) takes 1) positional"):
+        f(1.0, 2.0)
+
+
+def test_what_can_be_done_about_a_function_depends_on_the_mode() -> None:
+    x = np.ones(3)
+    with pytest.raises(rg.RetrogradeError, match="call it outside the compiled"):
+        rg.compile(lambda x: np.unique(x))(x)
+    with pytest.raises(rg.RetrogradeError, match=r"\.detach\(\)\.numpy\(\)"):
+        np.unique(rg.tensor(x))
+
+
 def test_a_repeated_view_is_read_only() -> None:
     def f(x: Any) -> Any:
         y = np.broadcast_to(x, (2, 3))

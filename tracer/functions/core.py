@@ -23,6 +23,7 @@ from .. import dispatch
 from ..devices import inside_function, refuse_host
 from ..location import user_location
 from ..symbols import SymInt, is_int
+from ..tensor import way_out
 from ..values import constant, has_tensor, is_symbolic, is_tensor, lift
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -259,7 +260,7 @@ def unsupported(what: str, why: str = "", hint: str = "") -> UnsupportedError:
     return UnsupportedError(
         what,
         rule=why or "there is no derivative rule for it",
-        hint=hint or "apply it to .detach().numpy() if it needs no gradient",
+        hint=hint or way_out(()),
     )
 
 
