@@ -222,6 +222,20 @@ class ReadOnlyError(RetrogradeError, ValueError):
     """A write into memory that may not be written."""
 
 
+def refuse_complex(target: Any, new: Any) -> None:
+    """Raise where a complex number of Python is written into a real array.
+
+    Arrays and scalars of NumPy are cast there, with a warning.
+    """
+    if type(new) is complex and target.type.dtype.kind != "c":
+        raise DTypeError(
+            f"write: a complex number into {target.type}",
+            rule="A real array takes no complex number.",
+            hint="x.real is the real part",
+            location=user_location(),
+        )
+
+
 def write(target: Any, new: Any, *, kind: Casting = "same_kind") -> None:
     """Write `new` into the whole of `target`, which may be a view.
 
@@ -229,6 +243,7 @@ def write(target: Any, new: Any, *, kind: Casting = "same_kind") -> None:
     to the target; `kind` is the casting rule: "same_kind" for `+=`, "unsafe" for
     assignment. The version of the storage is bumped and the graph rebased.
     """
+    refuse_complex(target, new)
     trace = trace_of((target, new))
     if trace is not None:
         trace.write(target, _cast_for(target.type, new, kind))

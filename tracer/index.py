@@ -53,6 +53,7 @@ def getitem(x: Any, key: Any) -> Any:
 def setitem(x: Any, key: Any, value: Any) -> None:
     """Do x[key] = value, with NumPy's casting and broadcasting."""
     try:
+        dispatch.refuse_complex(x, value)
         _setitem(x, key, value)
     except RetrogradeError as error:
         raise _located(error) from None

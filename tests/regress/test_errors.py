@@ -125,3 +125,25 @@ def test_a_0d_array_stays_an_array_under_second_derivatives() -> None:
 
     second = rg.grad(rg.grad(f))(np.array(1.0))
     assert second == pytest.approx(6 * 64.0)
+
+
+def _put(x: Any) -> None:
+    x[[0, 1]] = 1j
+
+
+def _fill(x: Any) -> None:
+    x.fill(1j)
+
+
+def _masked(x: Any) -> None:
+    x[x > 0] = 1j
+
+
+@pytest.mark.parametrize("f", [_put, _fill, _masked])
+def test_real_arrays_take_no_complex_number(f: Callable[[Any], None]) -> None:
+    with pytest.raises(TypeError):
+        f(np.ones(3))
+    for call, x in ((f, rg.tensor(np.ones(3))), (rg.compile(f), np.ones(3))):
+        with pytest.raises(TypeError, match="a complex number into f64"):
+            call(x)
+        assert np.all(np.asarray(x) == 1.0)

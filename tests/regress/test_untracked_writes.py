@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import retrograde as rg
+from retrograde.ir.errors import UnsupportedError
 
 X = np.array([0.1, 0.2, 0.3])
 
@@ -80,3 +81,40 @@ def test_byte_swapped_arrays_have_numpys_meaning() -> None:
     y = X.copy()
     np.testing.assert_array_equal(f(x), f(y))
     np.testing.assert_array_equal(x, y)
+
+
+class Box:
+    """An object that gives its memory to NumPy."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    @property
+    def __array_interface__(self) -> Any:
+        return self.data.__array_interface__
+
+
+@pytest.mark.parametrize("share", [memoryview, Box])
+def test_memory_of_other_objects_is_refused(share: Callable[[Any], Any]) -> None:
+    data, weights = np.ones(3), np.ones(3)
+    x = share(data)
+
+    def given(x: Any, w: Any) -> Any:
+        return np.sum(np.asarray(x) * w)
+
+    def captured(w: Any) -> Any:
+        return np.sum(np.array([x, x]) * w)
+
+    calls = (
+        lambda: rg.compile(given)(x, weights),
+        lambda: rg.compile(captured)(weights),
+    )
+    for call in calls:
+        with pytest.raises(
+            UnsupportedError, match=f"memory of a {type(x).__name__} is read"
+        ):
+            call()
+    f = rg.compile(given)
+    for value in (1.0, 13.0):
+        data[0] = value
+        assert f(np.asarray(x), weights) == value + 2.0

@@ -18,12 +18,12 @@ from ...ir.errors import (
 )
 from ...ir.op import OPS
 from ...passes.costs import estimate
-from ...runtime.devices import OPENED
+from ...runtime.devices import ARRAYS, OPENED
 from .. import dispatch
 from ..devices import inside_function, refuse_host
 from ..location import user_location
 from ..symbols import SymInt, is_int
-from ..tensor import way_out
+from ..tensor import Tensor, way_out
 from ..values import constant, has_tensor, is_symbolic, is_tensor, lift
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -93,7 +93,36 @@ def asarray(x: Any) -> Any:
         from .create import array
 
         return array(x)
-    return x if isinstance(x, np.ndarray) else constant(np.asarray(x))
+    return x if isinstance(x, np.ndarray) else constant(np.asarray(known(x)))
+
+
+def known(x: Any) -> Any:
+    """Return an object that NumPy may read; refuse one that may change unseen.
+
+    A trace keeps what was read. It holds numbers and containers of them against later
+    calls, but not memory that other objects share out.
+    """
+    if dispatch.active_trace() is None:
+        return x
+    if isinstance(x, list | tuple):
+        for item in x:
+            known(item)
+    elif _shares(x):
+        raise UnsupportedError(
+            f"memory of a {type(x).__name__} is read while a function is captured",
+            rule="A call reads again what it is given, and what it captures, as arrays "
+            "of NumPy.",
+            hint="pass np.asarray(x) to the function: it shares the memory",
+        )
+    return x
+
+
+def _shares(x: Any) -> bool:
+    """Tell whether an object that is no array gives others its memory."""
+    if isinstance(x, Tensor | np.generic | SymInt) or isinstance(x, ARRAYS):
+        return False
+    names = ("__array__", "__array_interface__", "__array_struct__", "__dlpack__")
+    return isinstance(x, memoryview) or any(hasattr(type(x), name) for name in names)
 
 
 def operand(x: Any) -> Any:
@@ -290,6 +319,7 @@ __all__ = [
     "implements",
     "is_symbolic",
     "is_tensor",
+    "known",
     "lift",
     "no_support",
     "operand",

@@ -20,6 +20,7 @@ from .core import (
     creates,
     dtype_of,
     implements,
+    known,
     no_support,
     operand,
     product,
@@ -326,7 +327,7 @@ def _stacked(x: Any) -> Any:
     """Return nested lists with Tensors inside as one Tensor."""
     if isinstance(x, list | tuple):
         if not is_symbolic(x):
-            return lift(np.asarray(x))
+            return lift(np.asarray(known(x)))
         whole = stack_of(x)
         if whole is not None:
             return whole
@@ -366,7 +367,9 @@ def array(
             if copy is not None or x.type.scalar or not _fits(x, order):
                 x = ordered(apply("copy", x), order, x)
     else:
-        x = lift(_numpy.array(object, dtype, order="C" if order == "A" else order))
+        x = lift(
+            _numpy.array(known(object), dtype, order="C" if order == "A" else order)
+        )
     missing = ndmin - len(x.shape)
     if missing > 0:
         x = apply("expand_dims", x, axis=tuple(range(missing)))
@@ -473,7 +476,7 @@ def _computed(function: Any) -> None:
     """Enter a creation function whose values NumPy computes once."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
-        out = function(*args, **kwargs)
+        out = function(*map(known, args), **kwargs)
         return tuple(map(lift, out)) if isinstance(out, tuple) else lift(out)
 
     made.__name__ = function.__name__
