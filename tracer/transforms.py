@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import DTypeError, GradientError, Location
-from ..ir.types import type_of_array
+from ..ir.types import SHORT, type_of_array
 from ..runtime.devices import ARRAYS, DeviceArray
 from . import dispatch
 from .containers import Tree, flatten_tree, parts_of, unflatten_tree
@@ -131,6 +131,8 @@ class Grad(Transform):
 def described(x: Any) -> str:
     if isinstance(x, bool | int | SymInt):
         return f"a Python {'bool' if isinstance(x, bool) else 'int'}"
+    if getattr(x, "dtype", None) is not None and x.dtype not in SHORT:
+        return f"an array of dtype {x.dtype}"
     t = x.type if isinstance(x, Tensor) else None
     if t is None and isinstance(x, np.ndarray | np.generic | DeviceArray | float):
         t = type_of_array(x)

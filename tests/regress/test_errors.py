@@ -147,3 +147,10 @@ def test_real_arrays_take_no_complex_number(f: Callable[[Any], None]) -> None:
         with pytest.raises(TypeError, match="a complex number into f64"):
             call(x)
         assert np.all(np.asarray(x) == 1.0)
+
+
+@pytest.mark.parametrize("data", [[1.0, None], ["a"]])
+def test_arrays_of_objects_have_no_gradient(data: Any) -> None:
+    x = np.array(data)
+    with pytest.raises(TypeError, match=f"an array of dtype {x.dtype}, which has no"):
+        rg.grad(np.sum)(x)
