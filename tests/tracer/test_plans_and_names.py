@@ -96,7 +96,7 @@ def test_an_argument_may_be_a_captured_array() -> None:
 
 
 def bind_new(x: Any) -> Any:
-    global NEW  # noqa: PLW0603
+    global NEW
     NEW = [2.0 * x, 3]
     return x + NEW[1]
 
