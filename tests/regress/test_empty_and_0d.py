@@ -16,6 +16,8 @@ CASES: list[Callable[[Any], Any]] = [
     lambda x: np.median(x, axis=-1, keepdims=True) if x.ndim else x + 0,
     lambda x: np.flip(x),
     lambda x: np.nan_to_num(x),
+    lambda x: np.repeat(x, 2, axis=0),
+    lambda x: np.take(x, [0, -1], axis=-1) if x.size else x + 0,
 ]
 
 
@@ -35,6 +37,18 @@ def test_results_are_those_of_numpy(
             assert type(got) is type(want)
             assert got.dtype == want.dtype
             assert (got is x) == (want is x)
+
+
+def products(x: Any, y: Any) -> Any:
+    return np.sum(np.outer(x, y).reshape(-1) ** 2) + np.sum(x.T @ x)
+
+
+def test_an_empty_array_reshaped_beside_others() -> None:
+    f = rg.value_and_grad(rg.compile(products), argnums=(0, 1))
+    for n in (1, 3):
+        value, (dx, dy) = f(np.ones((1, 0)), np.ones((n, 0)))
+        assert value == 0.0
+        assert (dx.shape, dy.shape) == ((1, 0), (n, 0))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
