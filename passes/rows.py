@@ -62,7 +62,7 @@ from ..ir.verify import loop_facts
 from .cse import merged
 from .fuse import GROUPED, key_of, replace_body, symbols_of_node
 from .schedule import Item, in_order
-from .scope import defined_symbol, values_of, with_operands
+from .scope import defined_symbol, definers, values_of, with_operands
 
 Key = tuple[Shape, int]  # the rows, and the number of checks before
 
@@ -70,7 +70,8 @@ Key = tuple[Shape, int]  # the rows, and the number of checks before
 def rows(f: Func) -> Func:
     """Return `f` with groups that share their rows joined."""
     names = IRBuilder(tuple(names_in(f)))
-    return replace_body(f, _Rows(names, f.body, f.size_facts()).block())
+    sized = {v for n in definers(f) for v in n.results}
+    return replace_body(f, _Rows(names, f.body, f.size_facts(), sized).block())
 
 
 @dataclass(eq=False, slots=True)
@@ -107,9 +108,12 @@ class Unit:
 class _Rows:
     """Joins the groups of one block; regions come first."""
 
-    def __init__(self, names: IRBuilder, block: Block, facts: Facts) -> None:
+    def __init__(
+        self, names: IRBuilder, block: Block, facts: Facts, sized: set[Value]
+    ) -> None:
         self.names = names
         self.facts = facts
+        self.sized = sized  # results of nodes that define a symbol, not check it
         self.source = block
         self.nodes = [self.regions(n) for n in block.nodes]
         self.views = {n.result: n for n in self.nodes if n.op.kind is Kind.VIEW}
@@ -129,7 +133,7 @@ class _Rows:
         facts = self.facts
         if node.op.kind is Kind.FOR:
             facts = facts.having(*loop_facts(node))
-        blocks = (_Rows(self.names, r, facts).block() for r in node.regions)
+        blocks = (_Rows(self.names, r, facts, self.sized).block() for r in node.regions)
         return Node(
             node.op, node.operands, node.attrs, node.results, tuple(blocks), node.loc
         )
@@ -157,7 +161,7 @@ class _Rows:
             if u.node.op.kind is Kind.CHECK:
                 self.checks.append(u.place)
             s = defined_symbol(u.node)
-            if s is not None:
+            if s is not None and not self.sized.isdisjoint(u.node.results):
                 self.sizes.setdefault(s, u)
         back: set[Value] = set()  # what rows are computed from, one value for each
         for u in reversed(self.units):
@@ -325,6 +329,9 @@ class _Rows:
         region, key = self.region(group, outs), group[0].key
         assert key is not None
         found = stages.plan(region.nodes, region.results, len(key[0]))
+        shapes = {canonical(v.type.shape) for v in found.kept}
+        if any(s and s[: len(key[0])] != key[0] for s in shapes):
+            return False  # a view across rows: of none of them has it a part to keep
         reads = list(found.reads(self.views))
         return not any(
             stages.disturbs(found, writes_of(t.node), t.time, reads, self.facts)
@@ -454,7 +461,7 @@ class _Rows:
         for i in items:
             for node in i.nodes:
                 s = defined_symbol(node)
-                if s is not None and self.sizes[s].node is node:
+                if s in self.sizes and self.sizes[s].node is node:
                     owner[s] = i
         checks = {c: i for i in items for c in self.checks if i.place == c}
         for i in items:

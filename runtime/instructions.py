@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 
 from .intrinsics import Builder, Call, Function, Value, is_float, is_signed
@@ -73,7 +74,12 @@ def _sign(b: Builder, t: Any, x: Value) -> Value:
 def _reciprocal(b: Builder, t: Any, x: Value) -> Value:
     if is_float(t):
         return b.fdiv(x.type(1), x)
-    return _divide_integers(b, t, x.type(1), x)[0]
+    dtype = np.dtype(f"{'i' if is_signed(t) else 'u'}{x.type.width // 8}")
+    with np.errstate(divide="ignore"):  # what NumPy gives depends on the processor
+        of_zero = int(np.reciprocal(np.zeros(1, dtype))[0])
+    quotient = _divide_integers(b, t, x.type(1), x)[0]
+    is_zero = b.icmp_unsigned("==", x, x.type(0))
+    return b.select(is_zero, x.type(of_zero), quotient)
 
 
 def _invert(b: Builder, t: Any, x: Value) -> Value:

@@ -12,6 +12,7 @@ the binder would copy go that way, too: here they must be aligned and in C order
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CellType
@@ -50,6 +51,7 @@ class _Writer:
         self.space: dict[str, Any] = {}
         self.lines: list[str] = []
         self.arrays: list[str] = []
+        self.spaces: dict[int, str] = {}  # namespaces of modules, by identity
         self.leaves = self.containers = 0
         # Leaves that the kernel takes are called as its caller calls them.
         self.names = dict(zip(spec.arguments, caller.params, strict=False))
@@ -142,9 +144,12 @@ class _Writer:
         if not simple or any(x is MISSING for _, x in known):
             self.unless(f"not {self.keep(spec.knows_state)}()")
             return
-        if not known:
+        if not (known or spec.fixed):
             return
         self.lines.append("try:")
+        if spec.fixed:
+            bad = " or ".join(itertools.starmap(self.differs, spec.fixed))
+            self.lines += [f"    if {bad}:", "        return MISS"]
         for k, (place, x) in enumerate(known):
             now, then = self.now(place), self.keep(x)
             if k >= len(spec.constants) + len(spec.functions):
@@ -159,6 +164,14 @@ class _Writer:
                 bad += f"or now != {then})"
             self.lines += [f"    if {bad}:", "        return MISS"]
         self.lines += ["except GONE:", "    return MISS"]
+
+    def differs(self, names: dict[str, Any], name: str, x: Any) -> str:
+        """Return the question whether a name of a module means something else."""
+        space = self.spaces.setdefault(id(names), "") or self.keep(names)
+        self.spaces[id(names)] = space
+        if x is MISSING:
+            return f"{name!r} in {space}"
+        return f"{space}[{name!r}] is not {self.keep(x)}"
 
     def now(self, place: Place) -> str:
         """Return the expression that reads a captured place."""
@@ -222,7 +235,10 @@ def make_flat(
     space.update(zip(caller.symbols, symbols, strict=True))
     space.update((s, values[k].shape[axis]) for s, k, axis in caller.sizes)
     space.update(_allocators(caller, space))
-    lines = [*w.lines, f"return {result(caller.results)}"]
+    # Each is made once, also where the function returns it twice.
+    names = [f"result{k}_" for k in range(len(caller.results))]
+    made = zip(names, caller.results, strict=True)
+    lines = [*w.lines, *(f"{r} = {x}" for r, x in made), f"return {result(names)}"]
     text = "\n".join(["def flat(given):", *(f"    {line}" for line in lines)])
     exec(compile(text, f"<plan of {spec.program.func.name}>", "exec"), space)
     return space["flat"]  # type: ignore[no-any-return]

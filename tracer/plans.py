@@ -144,7 +144,7 @@ def make_plan(
 def _follows(spec: Specialisation) -> bool:
     """Tell whether a plan asks, or the kind of a call tells, all that is assumed."""
     asks = (spec.statics, spec.outcomes, spec.sizes)
-    looks = (spec.bookkeeping, spec.same)
+    looks = (spec.bookkeeping, spec.same, spec.identities)
     changes = (spec.effects, spec.rearranged)
     ints = all(isinstance(j, int) for j in spec.ints)
     return ints and not any((*asks, *looks, *changes))

@@ -33,7 +33,9 @@ from .outcomes import Path
 from .program import Program, only_results, run_pass
 from .record import array_of, run_recorded, shown
 from .state import (
+    MISSING,
     Contents,
+    Fixed,
     Place,
     Way,
     agree,
@@ -78,6 +80,23 @@ class Rearrangement:
     items: tuple[tuple[Hashable, New | Hashable], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """Which captured arrays are the same object as an argument, or as another one."""
+
+    places: tuple[Place, ...]
+    pattern: Hashable
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any], places: Sequence[Place]) -> Identities:
+        held = [place.get() for place in places]
+        return cls(tuple(places), identity_pattern([*leaves, *held]))
+
+    def hold(self, leaves: Sequence[Any]) -> bool:
+        """Tell whether they are what they were."""
+        return Identities.of(leaves, self.places).pattern == self.pattern
+
+
 @dataclass(slots=True)
 class Specialisation:
     """One program for one kind of arguments, and what it assumes."""
@@ -94,6 +113,8 @@ class Specialisation:
     functions: tuple[tuple[Place, Any], ...]
     aliases: tuple[tuple[Place, Place], ...]
     rests: tuple[tuple[Place, tuple[Any, ...]], ...]
+    fixed: tuple[Fixed, ...]
+    identities: Identities | None  # where the function asks if two objects are one
     unused: tuple[tuple[Place, Hashable], ...]  # inputs that are no parameters
     layouts: tuple[tuple[int, Hashable], ...]
     written: tuple[int, ...]  # parameters
@@ -112,6 +133,9 @@ class Specialisation:
 
     def knows_state(self) -> bool:
         """Tell whether captured constants and functions are what they were."""
+        for names, name, x in self.fixed:
+            if names.get(name, MISSING) is not x:
+                return False
         for place, x in self.constants:
             now = place.get()
             if now is not x and (type(now) is not type(x) or now != x):
@@ -135,6 +159,8 @@ class Specialisation:
     def values(self, leaves: Sequence[Any]) -> list[Any] | None:
         """Return what the parameters are in this call, or None if a guard fails."""
         if not self.knows_state():
+            return None
+        if self.identities is not None and not self.identities.hold(leaves):
             return None
         values = [leaves[j] for j in self.arguments]
         for source in self.captured:

@@ -30,6 +30,7 @@ from .program import Program, run_pass
 from .record import array_of
 from .specialisation import (
     Effect,
+    Identities,
     New,
     Rearrangement,
     Specialisation,
@@ -165,6 +166,7 @@ class _Specialiser:
         counters: frozenset[Hashable],
     ) -> None:
         self.fn = fn
+        self.leaves = leaves
         self.tree = tree
         self.counters = counters
         self.keep = tuple(x for x in leaves if not is_input_leaf(x))
@@ -243,8 +245,16 @@ class _Specialiser:
         t = self.arguments.get(id(x)) if is_array_like(x) else None
         if t is None:
             t = self.trace.inputs.capture(x, _hint(place), shared=is_array_like(x))
+            if is_array_like(x):
+                self.arguments[id(x)] = t  # one object in all its places
         swap.put(place, x, t)
         self.places.setdefault(t._value, []).append(place)
+
+    def _identities(self) -> Identities | None:
+        places = [p for p, x in self.state.inputs if is_array_like(x)]
+        if not (places and self.state.compares):
+            return None
+        return Identities.of(self.leaves, places)
 
     def _source(self, v: Value) -> Any:
         """Return where a captured parameter is found at a call."""
@@ -304,6 +314,8 @@ class _Specialiser:
             functions=tuple(self.state.functions),
             aliases=tuple(self.state.aliases),
             rests=tuple(self.state.rests),
+            fixed=tuple(self.state.fixed.values()),
+            identities=self._identities(),
             unused=tuple(
                 (place, captured_kind(x))
                 for v, x in trace.inputs.pending.items()

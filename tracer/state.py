@@ -10,6 +10,7 @@ written at every call.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 from array import array
@@ -19,7 +20,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import (
     CellType,
-    CodeType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -31,10 +31,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..runtime.devices import DeviceArray
+from . import named
 from .containers import flatten_tree, map_tree, parts_of
 from .tensor import Tensor
 
 Step: TypeAlias = tuple[str, Hashable]  # ("attr", name) or ("item", key)
+Fixed: TypeAlias = tuple[dict[str, Any], str, Any]  # a namespace, a name, what it means
 MISSING = object()
 LIBRARIES = ("numpy", "scipy", "numba", "builtins", "retrograde", "functools")
 DESCRIPTORS = (MemberDescriptorType, GetSetDescriptorType)
@@ -74,15 +76,19 @@ class Place:
         return x
 
     def set(self, value: Any) -> None:
-        """Let the place hold `value`."""
+        """Let the place hold `value`, or nothing where that is MISSING."""
         if not self.steps:
             if isinstance(self.root, CellType):  # else: an object, which stays
                 self.root.cell_contents = value
+                if value is MISSING:
+                    del self.root.cell_contents
             return
         parent = Place(self.root, self.steps[:-1], self.name)
         kind, key = self.steps[-1]
         owner = parent.get()
-        if isinstance(owner, type):
+        if value is MISSING:
+            del owner[key]
+        elif isinstance(owner, type):
             setattr(owner, str(key), value)
         elif kind == "attr":
             owner.__dict__[key] = value
@@ -266,8 +272,10 @@ class State:
 
     What is no input is guarded: `constants` by value, `functions` and all that is not
     looked into by identity, `structures` by type and keys, `aliases` by being one
-    object, `rests` by the items that are not searched. An input of which the program
-    asks neither values nor sizes is guarded by its type, dtype and rank.
+    object, `rests` by the items that are not searched, `fixed` by identity: attributes
+    of modules that are not the user's, and that no global hides a builtin. An input of
+    which the program asks neither values nor sizes is guarded by its type, dtype and
+    rank.
     """
 
     inputs: list[tuple[Place, Any]] = field(default_factory=list)
@@ -280,6 +288,8 @@ class State:
     structures: list[tuple[Place, tuple[type, Any]]] = field(default_factory=list)
     opaque: list[tuple[Place, Opaque]] = field(default_factory=list)
     iterators: list[Iterator[Any]] = field(default_factory=list)
+    fixed: dict[tuple[int, str], Fixed] = field(default_factory=dict)
+    compares: bool = False  # whether code asks if two objects are one
     _seen: set[int] = field(default_factory=set)
     _places: dict[int, Place] = field(default_factory=dict)  # of objects
     _seen_places: set[Hashable] = field(default_factory=set)
@@ -321,20 +331,40 @@ class State:
             return
         self._seen.update((id(f), id(f.__code__)))
         free = f.__code__.co_freevars
-        names = sorted(set(_names(f.__code__)))
+        names = sorted(named.names(f.__code__))
+        self.compares |= named.compares_identity(f.__code__)
         places = [
             *(Place(c, (), n) for n, c in zip(free, f.__closure__ or (), strict=True)),
             *(Place(f.__globals__, (("item", n),), n) for n in names),
         ]
+        stored = named.stored(f.__code__)
         for place in places:
             x = place.get()
             if x is not MISSING:
                 self._variable(place, x)
+            elif place.name in stored:
+                self.variables.append(place)
             if isinstance(x, ModuleType):
                 self._module(x, names)
+        held = {place.name: place.get() for place in places}
+        for chain in named.chains(f.__code__):
+            self._chain(chain, held.get(chain[0], MISSING), f.__globals__)
         for x in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
             if not is_input(x) and not is_constant(x):
                 self._value(Place(x, (), "default"), x, 0)
+
+    def _chain(self, chain: Sequence[str], x: Any, scope: dict[str, Any]) -> None:
+        """Note the attributes of foreign modules that code names, and builtins."""
+        if x is MISSING and hasattr(builtins, chain[0]):
+            self.fixed[id(scope), chain[0]] = (scope, chain[0], MISSING)
+        for name in chain[1:]:
+            if not isinstance(x, ModuleType):
+                return
+            holds = vars(x)
+            owned = _is_own(x)
+            x = holds.get(name, MISSING)
+            if not owned and x is not MISSING:
+                self.fixed[id(holds), name] = (holds, name, x)
 
     def _variable(self, place: Place, x: Any) -> None:
         self.variables.append(place)
@@ -444,13 +474,6 @@ class State:
 
 def _call_of(f: Any) -> Any:
     return vars(type(f)).get("__call__")
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _is_user(x: Any) -> bool:

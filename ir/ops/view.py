@@ -372,7 +372,12 @@ def linear_index(index: Sequence[Dim], shape: Shape) -> Dim:
 
 
 def index_of(flat: Dim, shape: Shape) -> tuple[Dim, ...]:
-    """Return the index at a position in C order; undoes `linear_index`."""
+    """Return the index at a position in C order; undoes `linear_index`.
+
+    An array without elements has no position; what is returned for it is never used.
+    """
+    if 0 in shape:
+        return (0,) * len(shape)
     out: list[Dim] = []
     for d in reversed(shape[1:]):
         quotient = dims.floordiv(flat, d)

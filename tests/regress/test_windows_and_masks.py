@@ -94,3 +94,29 @@ def test_views_of_what_a_mask_selects_are_returned() -> None:
         for a, b in zip(want, got, strict=True):
             np.testing.assert_array_equal(b, a)
             assert np.shares_memory(b, got[0]) == np.shares_memory(a, want[0])
+
+
+def test_a_mask_that_selects_everything() -> None:
+    def f(x: Any, y: Any) -> Any:
+        x[x > 0] += y  # `y` has as many elements as `x`
+        return x, x * y
+
+    g = rg.compile(f)
+    for y in (np.ones(3), np.array([2.0, 3.0, 4.0])):
+        x = np.array([1.0, 2.0, 3.0])
+        for a, b in zip(g(x.copy(), y), f(x.copy(), y), strict=True):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="mask"):
+        g(np.array([1.0, -1.0, 2.0]), np.ones(3))
+
+
+def test_a_view_across_the_rows_of_a_softmax_is_written() -> None:
+    def f(x: Any) -> Any:
+        t = np.stack([x, x * x], axis=-1)
+        t = (t - t.mean(axis=-1, keepdims=True)) / (t.var(axis=-1, keepdims=True) + 0.1)
+        y = t - np.log(np.exp(t).sum(axis=-1, keepdims=True))
+        y.reshape(-1)[::2] *= 1.1
+        return y
+
+    x = np.array([0.1, -0.2, 0.7])
+    np.testing.assert_allclose(rg.compile(f)(x), f(x), rtol=1e-13)

@@ -18,6 +18,7 @@ from ..values import concrete, is_tensor, lift, lift_beside
 from .core import (
     apply,
     asarray,
+    at_least_line,
     axis_index,
     cast,
     finish,
@@ -54,6 +55,7 @@ def take(
     x = asarray(a)
     if axis is None:
         x, axis = flat(x), 0
+    x = at_least_line(x)
     k = axis_index(axis, len(x.shape))
     index = operand(indices)
     n = x.shape[k]

@@ -148,6 +148,11 @@ def product(sizes: Iterable[Any]) -> Any:
     return out
 
 
+def at_least_line(x: Any) -> Any:
+    """Give an array without axes one, as functions with an axis do in NumPy."""
+    return x if x.shape else apply("reshape", x, shape=(1,))
+
+
 def axis_index(axis: Any, ndim: int) -> int:
     """Return an axis as a non-negative number; raises AxisError out of range."""
     try:

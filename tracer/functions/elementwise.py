@@ -285,7 +285,9 @@ def nan_to_num(
 ) -> Any:
     y = asarray(x)
     if y.dtype.kind != "f":
-        return apply("copy", y) if copy else y
+        if not copy:
+            return y
+        return apply("copy", y) if shape_of(y) else apply("item", y)
     info = np.finfo(y.dtype)
     high = float(info.max) if posinf is None else posinf
     low = float(info.min) if neginf is None else neginf

@@ -17,6 +17,7 @@ from .core import (
     apply,
     as_shape,
     asarray,
+    at_least_line,
     axis_index,
     cast,
     constant,
@@ -262,6 +263,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     x = asarray(a)
     if axis is None:
         x, axis = apply("reshape", x, shape=(product(x.shape),)), 0
+    x = at_least_line(x)
     k = axis_index(axis, len(x.shape))
     n = x.shape[k]
     if is_int(repeats):

@@ -33,6 +33,8 @@ def median(
     x, axes = _reduced_last(asarray(a), axis)
     n = x.shape[-1]
     k = len(x.shape) - 1
+    if isinstance(n, int) and n == 0:  # the mean of nothing
+        return finish(_keep_axes(mean(x, -1), axes, asarray(a), keepdims), out)
     s = apply("sort", x, axis=k)
     odd = n % 2 == 1
     start, size = (n // 2, 1) if odd else (n // 2 - 1, 2)

@@ -358,6 +358,8 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
 def flip(m: Any, axis: Any = None) -> Any:
     x = asarray(m)
     axes = all_axes(axis, len(x.shape))
+    if not x.shape:
+        return apply("item", x)  # NumPy's x[()]
     return apply("flip", x, axis=axes) if axes else alias(x)
 
 
@@ -399,7 +401,7 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     from .join import concatenate
 
-    x = asarray(a)
+    x = given = asarray(a)
     if axis is None:
         line = apply("reshape", x, shape=(product(x.shape),))
         return apply("reshape", roll(line, shift, 0), shape=tuple(x.shape))
@@ -417,7 +419,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         head = apply("slice", x, 0, axis=k, size=at, step=1)
         tail = apply("slice", x, at if at != n else 0, axis=k, size=n - at, step=1)
         x = concatenate([tail, head], k)
-    return ordered(apply("copy", x) if not axes else x, "K", a)
+    return ordered(apply("copy", x) if x is given else x, "K", a)
 
 
 def _as_list(x: Any) -> list[Any]:
