@@ -24,7 +24,7 @@ from retrograde.ir.errors import UnsupportedError
 from retrograde.ir.func import Func
 
 PARTS = 6
-EXAMPLES = int(os.environ.get("RETROGRADE_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("RETROGRADE_EXAMPLES", "84"))
 NATIVE = 5  # one program in so many runs as native code,
 NATIVE_GRADIENT = 20  # and one in so many its gradient; the others are interpreted
 TWICE = 15  # one in so many is differentiated twice

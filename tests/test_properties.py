@@ -21,8 +21,8 @@ import retrograde as rg
 from retrograde.ir import interp
 from retrograde.ir.func import Func
 
-PARTS = 5
-EXAMPLES = int(os.environ.get("RETROGRADE_EXAMPLES", "200"))
+PARTS = 4
+EXAMPLES = int(os.environ.get("RETROGRADE_EXAMPLES", "120"))
 
 
 def weights(values: tuple[Any, ...]) -> list[Any]:

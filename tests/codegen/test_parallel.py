@@ -113,7 +113,7 @@ def case(seed: int, size: int, joint: bool) -> tuple[Func, list[Any], Any]:
 
 
 def test_random_programs_agree_with_the_interpreter(tiny: list[nests.Program]) -> None:
-    @settings(COMMON, max_examples=12)
+    @settings(COMMON, max_examples=6)
     @given(st.integers(0, 10**9), st.integers(1, 12), st.booleans())
     @example(1583, 9, True)  # a constant and an index of chunks had one name
     def check(seed: int, size: int, joint: bool) -> None:

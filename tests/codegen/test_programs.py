@@ -73,7 +73,7 @@ def agree(got: Any, want: Any) -> bool:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 12), st.booleans())
 def test_passes_keep_the_meaning(seed: int, size: int, joint: bool) -> None:
     f, args = case(seed, size, joint)

@@ -175,7 +175,11 @@ def test_numpy_functions_refuse_arrays_of_devices():
         np.sin(d)
     with pytest.raises(TypeError, match=r"numpy.add of an array on cuda:emu"):
         np.ones(1) + d
-    t = rg.tensor([2.0], device=EMU)
+
+
+@pytest.mark.cuda_emulated
+def test_numpy_functions_take_a_tensor_and_an_array_of_its_device():
+    d, t = rg.device_array([1.0], EMU), rg.tensor([2.0], device=EMU)
     assert [np.add(t, d).item(), np.add(d, t).item(), (d + t).item()] == [3.0] * 3
     with pytest.raises(TypeError, match=r"x\.numpy\(\)"):
         np.concatenate([d, d])
