@@ -74,8 +74,10 @@ def _sign(b: Builder, t: Any, x: Value) -> Value:
 def _reciprocal(b: Builder, t: Any, x: Value) -> Value:
     if is_float(t):
         return b.fdiv(x.type(1), x)
+    if x.type.width == 1:
+        return x
     dtype = np.dtype(f"{'i' if is_signed(t) else 'u'}{x.type.width // 8}")
-    with np.errstate(divide="ignore"):  # what NumPy gives depends on the processor
+    with np.errstate(all="ignore"):  # what NumPy gives depends on the processor
         of_zero = int(np.reciprocal(np.zeros(1, dtype))[0])
     quotient = _divide_integers(b, t, x.type(1), x)[0]
     is_zero = b.icmp_unsigned("==", x, x.type(0))
