@@ -476,9 +476,11 @@ class Gpu(Device):
             if self.recording:
                 return False  # no library starts while a graph is recorded
             with self._lock:
-                self._checked(self._driver.cuCtxSetCurrent(self._context), "product")
-                self._blas = Blas.opened(self.name)
-                self._has_blas = self._blas is not None
+                if self._has_blas is None:  # no other thread was first
+                    result = self._driver.cuCtxSetCurrent(self._context)
+                    self._checked(result, "product")
+                    self._blas = Blas.opened(self.name)
+                    self._has_blas = self._blas is not None
         return self._has_blas and calls_of(p) is not None
 
     def multiply(self, p: Product, c: int, a: int, b: int, scratch: int) -> None:

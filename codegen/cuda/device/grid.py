@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numba
 from llvmlite import ir
@@ -24,6 +26,16 @@ __all__ = [
 types: Any = numba.types
 INT32, INT64 = ir.IntType(32), ir.IntType(64)
 LANES = 32  # of a warp
+
+# The numba.cuda that is built into Numba, which compiles no kernels, has no such thing.
+_extending: Any = importlib.import_module("numba.cuda.extending")
+_register: Any = getattr(_extending, "register_jitable", lambda function: function)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def device(function: F) -> F:
+    """Let kernels call a function of Python."""
+    return _register(function)  # type: ignore[no-any-return]
 
 
 def nvvm(b: Builder, name: str, result: Any, *values: Value) -> Value:

@@ -9,11 +9,10 @@ first run come first, so the sort is stable. NaN is larger than everything, as i
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from . import grid, memory
+from .grid import device
 
 __all__ = ["argsort", "searchsorted", "sort"]
 
@@ -23,15 +22,6 @@ load: Any = memory.load
 store: Any = memory.store
 thread: Any = grid.thread
 threads: Any = grid.threads
-# The numba.cuda that is built into Numba, which compiles no kernels, has no such thing.
-_extending: Any = importlib.import_module("numba.cuda.extending")
-_register: Any = getattr(_extending, "register_jitable", lambda function: function)
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def device(function: F) -> F:
-    """Let kernels call a function of Python."""
-    return _register(function)  # type: ignore[no-any-return]
 
 
 @device

@@ -15,10 +15,9 @@ groups of as many lines as fit an access of 16 bytes.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numba
 from llvmlite import ir
@@ -27,7 +26,7 @@ from numba.cuda.extending import intrinsic
 from ....runtime.intrinsics import Builder, Value
 from ..steps import SIDE, THREADS_PER_BLOCK
 from . import grid, memory, scalars
-from .grid import INT32, INT64
+from .grid import INT32, INT64, device
 
 __all__ = ["add_parts", "failed", "multiply_4_4", "multiply_8_4"]
 
@@ -43,15 +42,6 @@ offset: Any = memory.offset
 store: Any = memory.store
 thread: Any = grid.thread
 threads: Any = grid.threads
-# The numba.cuda that is built into Numba, which compiles no kernels, has no such thing.
-_extending: Any = importlib.import_module("numba.cuda.extending")
-_register: Any = getattr(_extending, "register_jitable", lambda function: function)
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def device(function: F) -> F:
-    """Let kernels call a function of Python."""
-    return _register(function)  # type: ignore[no-any-return]
 
 
 def _group(t: Any) -> int:
