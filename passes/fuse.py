@@ -137,6 +137,7 @@ class Fuser:
             self.keys.append(key)
         self.cost: dict[Value, tuple[int, int]] = {}  # of cheap values: flops, loads
         self.hard: set[Value] = set()
+        self.reads: list[tuple[tuple[Operand, Value], ...]] = []  # see read_by
         self.level = [0] * len(self.nodes)
         self.users: list[list[int]] = [[] for _ in self.nodes]
         self.alone: set[int] = set()
@@ -169,6 +170,7 @@ class Fuser:
     def block(self) -> Block:
         self.find_cheap()
         self.find_hard()
+        self.reads = [tuple(self.read_by(k)) for k in range(len(self.nodes))]
         self.find_levels()
         self.sink()
         if late_folds(self):
@@ -323,7 +325,7 @@ class Fuser:
         """See Note [levels]."""
         for k, node in enumerate(self.nodes):
             level = 0
-            for x, leaf in self.read_by(k):
+            for x, leaf in self.reads[k]:
                 j = self.at.get(leaf)
                 if j is None:
                     continue
@@ -377,7 +379,7 @@ class Fuser:
             key = self.keys[k]
             if key is None or not self.is_kept(k):
                 continue
-            for x, leaf in self.read_by(k):
+            for x, leaf in self.reads[k]:
                 j = self.at.get(leaf)
                 near = j is not None and x is leaf and self.joins(k, leaf)
                 if near and j is not None and self.level[j] == self.level[k]:

@@ -33,6 +33,7 @@ def late_folds(f: Fuser) -> bool:
     for k, key in enumerate(f.keys):
         if key is not None:
             alike.setdefault(key, []).append(k)
+    latest = _latest(f)
     for k in reversed(range(len(f.nodes))):
         node = f.nodes[k]
         if node.op.kind is not Kind.REDUCTION or f.keys[k] is None:
@@ -40,22 +41,25 @@ def late_folds(f: Fuser) -> bool:
         near = alike[f.keys[k]][-NEAR:]
         if node.result.type.shape or all(f.level[j] <= f.level[k] for j in near):
             continue
-        limit = _latest(f, k) - 1
-        to = _better(f, k, near, limit)
+        to = _better(f, k, near, latest[k] - 1)
         if to is not None:
             f.level[k] = to
             _raise(f, k, to + 1)
+            latest = _latest(f)
             moved = True
     return moved
 
 
-def _latest(f: Fuser, k: int) -> int:
-    """Return the lowest level to which the users of a scalar can be raised."""
-    top = max(f.level) + 2
-    users = f.users[k]
-    return min(
-        (_latest(f, u) if _is_scalar(f, u) else f.level[u] for u in users), default=top
-    )
+def _latest(f: Fuser) -> list[int]:
+    """Return for each node the lowest level to which its users can be raised.
+
+    Scalars made of a scalar can be raised with it.
+    """
+    latest = [max(f.level, default=0) + 2] * len(f.nodes)
+    for k in reversed(range(len(f.nodes))):
+        for u in f.users[k]:
+            latest[k] = min(latest[k], latest[u] if _is_scalar(f, u) else f.level[u])
+    return latest
 
 
 def _is_scalar(f: Fuser, k: int) -> bool:
@@ -64,10 +68,12 @@ def _is_scalar(f: Fuser, k: int) -> bool:
 
 
 def _raise(f: Fuser, k: int, level: int) -> None:
-    for u in f.users[k]:
-        if f.level[u] < level:
-            f.level[u] = level
-            _raise(f, u, level)
+    stack = [k]
+    while stack:
+        for u in f.users[stack.pop()]:
+            if f.level[u] < level:
+                f.level[u] = level
+                stack.append(u)
 
 
 def _better(f: Fuser, k: int, near: list[int], limit: int) -> int | None:
@@ -90,19 +96,21 @@ def _better(f: Fuser, k: int, near: list[int], limit: int) -> int | None:
 
 
 def _chain(f: Fuser, k: int) -> Iterator[int]:
-    """Yield a node and those that are computed in its iteration."""
+    """Yield a node and those of its level that are computed in its iteration."""
     seen, stack = {k}, [k]
     while stack:
         j = stack.pop()
         yield j
-        for x, leaf in f.read_by(j):
+        for x, leaf in f.reads[j]:
             i = f.at.get(leaf)
-            if i is not None and i not in seen and x is leaf and f.joins(j, leaf):
+            if i is None or i in seen or f.level[i] != f.level[k]:
+                continue
+            if x is leaf and f.joins(j, leaf):
                 seen.add(i)
                 stack.append(i)
 
 
 def _sources(f: Fuser, chain: set[int]) -> set[Value]:
     """Return the arrays in memory that a chain reads."""
-    every = (leaf for j in chain for _, leaf in f.read_by(j) if leaf.type.shape)
+    every = (leaf for j in chain for _, leaf in f.reads[j] if leaf.type.shape)
     return {v for v in every if f.at.get(v) not in chain}
