@@ -8,7 +8,7 @@ value of the result. Those that call elementary functions take a `Call` before t
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numba
@@ -33,11 +33,15 @@ def compare(b: Builder, t: Any, sign: str, x: Value, y: Value, nan: bool) -> Val
 REFUSED = {"llvm.fabs": "__nv_fabs", "llvm.trunc": "__nv_trunc"}
 
 
-def llvm(b: Builder, name: str, *args: Value) -> Value:
+def is_for_device(b: Builder) -> bool:
+    return str(b.module.triple).startswith("nvptx")
+
+
+def llvm(b: Builder, name: str, *args: Value, flags: Sequence[str] = ()) -> Value:
     """Emit a call of one of LLVM's own functions of floats."""
     t = args[0].type
     short = t == ir.FloatType()
-    if name in REFUSED and str(b.module.triple).startswith("nvptx"):
+    if name in REFUSED and is_for_device(b):
         symbol = REFUSED[name] + ("f" if short else "")
     else:
         symbol = f"{name}.{'f32' if short else 'f64'}"
@@ -45,7 +49,7 @@ def llvm(b: Builder, name: str, *args: Value) -> Value:
     if function is None:
         kind = ir.FunctionType(t, [t] * len(args))
         function = ir.Function(b.module, kind, symbol)
-    return b.call(function, args)
+    return b.call(function, args, fastmath=flags)
 
 
 # ---------------------------------------------------------------- one argument
@@ -126,11 +130,16 @@ def _rounded(name: str) -> Emit:
 def _extreme(better: str, nan_wins: bool) -> Emit:
     """Make maximum or minimum: of equal zeros either, as in NumPy.
 
-    The first choice is one instruction, which gives `x` where one of the two is NaN; a
-    literal, which is not NaN, is best `y`.
+    Loops that fold with LLVM's own functions are vectorised. NVVM has them for some
+    types only: there the first choice is one instruction, which gives `x` where one of
+    the two is NaN; a literal, which is not NaN, is best `y`.
     """
+    names = ("maximum", "minimum") if nan_wins else ("maxnum", "minnum")
+    own = f"llvm.{names[better == '<']}"
 
     def emit(b: Builder, t: Any, x: Value, y: Value) -> Value:
+        if is_float(t) and not is_for_device(b):
+            return llvm(b, own, x, y, flags=("nsz",))
         if isinstance(x, ir.Constant):
             x, y = y, x
         first = b.select(compare(b, t, better, y, x, False), y, x)
