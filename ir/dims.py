@@ -152,6 +152,8 @@ def _make(terms: Mapping[Monomial, int]) -> Dim:
 def add(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a + b
+    if b == 0:
+        return a
     out = dict(_terms(a))
     for m, c in _terms(b):
         out[m] = out.get(m, 0) + c
@@ -161,12 +163,23 @@ def add(a: Dim, b: Dim) -> Dim:
 def mul(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a * b
+    if isinstance(a, Expr) and isinstance(b, int) and b:
+        return Expr(tuple((m, c * b) for m, c in a.terms))
     out: dict[Monomial, int] = {}
     for m, c in _terms(a):
         for k, d in _terms(b):
             key = tuple(sorted((*m, *k), key=str))
             out[key] = out.get(key, 0) + c * d
     return _make(out)
+
+
+def without_constant(d: Dim) -> Dim:
+    """Return what `d` adds to a number: dims that differ by one have it in common.
+
+    >>> without_constant(symbol("n") * 2 - 3)
+    2*n
+    """
+    return Expr(tuple(t for t in d.terms if t[0])) if isinstance(d, Expr) else 0
 
 
 def product(dims: Iterable[Dim]) -> Dim:

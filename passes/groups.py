@@ -93,18 +93,23 @@ def _is_small(core: Box) -> bool:
     return isinstance(count, int) and count < SMALL
 
 
+def _class_of(box: Box) -> Shape:
+    """Return what boxes have in common whose ends all differ by numbers."""
+    return tuple(map(dims.without_constant, (*box.start, *box.stop)))
+
+
 def _near(ref: Box, pieces: Sum) -> Sum:
     """Return the pieces whose boxes differ from `ref` by numbers at every end."""
-
-    def is_near(p: Piece) -> bool:
-        ends = (*gaps(p.box.start, ref.start), *gaps(p.box.stop, ref.stop))
-        return all(isinstance(d, int) for d in ends)
-
-    return tuple(p for p in pieces if is_near(p))
+    own = _class_of(ref)
+    return tuple(p for p in pieces if _class_of(p.box) == own)
 
 
 def _largest_class(pieces: Sum) -> Sum:
-    return max((_near(p.box, pieces) for p in pieces), key=len)
+    classes: dict[Shape, list[Piece]] = {}
+    for p in pieces:
+        classes.setdefault(_class_of(p.box), []).append(p)
+    largest: list[Piece] = max(classes.values(), key=len)
+    return tuple(largest)
 
 
 def _hull(boxes: Sequence[Box]) -> Box:

@@ -28,6 +28,7 @@ from .rules import is_dim, is_number, same_place
 from .scope import values_of, with_operands
 
 SLICE, FULL = (OPS[k] for k in ("slice", "full"))
+MANY = 48  # pieces, above which a sum stands for itself: the work grows with them
 DEEP = 3  # additions that are taken apart to find what was taken out of a sum
 
 
@@ -119,7 +120,7 @@ class Sums:
             if n.op.kind is Kind.VIEW:
                 self.open.add(n.result)
             return
-        if found is not None:
+        if found is not None and len(found) <= MANY:
             self.known[n.result] = found
 
     def of(self, v: Value) -> Sum:
