@@ -61,8 +61,7 @@ class _Collapse:
     def alike(self, a: Axis, b: Axis) -> bool:
         """Tell whether no fold tells two loops apart, and both run up."""
         return a.step + b.step == 2 and not any(
-            r.fold.index or (a.symbol in r.over) != (b.symbol in r.over)
-            for r in self.reductions
+            (a.symbol in r.over) != (b.symbol in r.over) for r in self.reductions
         )
 
     def pack(self, a: Axis, b: Axis) -> bool:

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..ir import dims
-from ..ir.access import linear
 from ..ir.dims import Dim, Symbol
-from ..ir.errors import InternalError
 from ..ir.func import Node, type_of
 from ..ir.op import Fold
 from ..ir.types import BOOL, I64, DType
-from .kernels import at, cast, compare, either
+from .kernels import at, cast, compare
 from .nests import (
     Apply,
     Buffer,
@@ -122,12 +120,10 @@ def fold(
 ) -> None:
     """Emit one fold: a register for the innermost reduced loops, memory around them."""
     out = r.node.result.type
-    dtype = r.value.dtype if r.fold.index else out.dtype
+    dtype = out.dtype
     level = suffix(axes, r.over)
     inner = frozenset(a.symbol for a in axes[level:])
     outer = r.over - inner
-    if outer and (r.fold.index or not r.fold.associative):
-        raise InternalError(f"{r.node.op.name}: reduced loops are not innermost")
     name = low.fresh("acc")
     acc = Reg(name, dtype)
     sums = r.fold.step == SUM and dtype.kind == "f"
@@ -139,10 +135,7 @@ def fold(
     start = _start(r.fold, dtype) if r.first is None else r.first
     before[level].append(Set(name, start))
     first = _is_first(axes, inner)
-    if r.fold.index:
-        _position(low, r, axes, acc, first, body, before[level])
-        total = Reg(r.name, I64)
-    elif r.fold.start == "first" and r.first is None:
+    if r.fold.start == "first" and r.first is None:
         stepped = step(r.fold, acc, dtype, x=x)
         body.append(
             Set(name, Apply("where({0}, {1}, {2})", (first, x, stepped), dtype))
@@ -229,31 +222,6 @@ def _merge(
     sums: bool,
 ) -> Scalar:
     """Return the fold of one element: what `_finish` merges into memory."""
-    if r.fold.index:
-        return Lit(0, I64)
     if outer or r.fold.start == "first":
         return x
     return step(r.fold, _start(r.fold, dtype), dtype, x=x)
-
-
-def _position(
-    low: Lowering,
-    r: Reduce,
-    axes: Sequence[Axis],
-    acc: Reg,
-    first: Scalar,
-    body: list[Statement],
-    before: list[Statement],
-) -> None:
-    """Emit argmax and its like: the element so far and its position."""
-    r.name = low.fresh("at")
-    before.append(Set(r.name, Lit(0, I64)))
-    reduced = [a for a in axes if a.symbol in r.over]
-    here = linear([a.index for a in reduced], tuple(a.size for a in reduced))
-    hit = Reg(low.fresh("hit"), BOOL)
-    wins = step(r.fold, acc, BOOL, x=r.value)
-    body.append(Let(hit.name, either(first, wins)))
-    chosen = Apply("where({0}, {1}, {2})", (hit, r.value, acc), acc.dtype)
-    body.append(Set(acc.name, chosen))
-    spot = Apply("where({0}, {1}, {2})", (hit, at(here), Reg(r.name, I64)), I64)
-    body.append(Set(r.name, spot))

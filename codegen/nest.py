@@ -266,34 +266,21 @@ def _pass_on(low: Lowering, r: Operand, out: Value) -> None:
 
 def _by_space(
     roots: Sequence[tuple[Value, Node, Value]],
-) -> dict[tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]]:
-    """Group the results by index space and, where it matters, by order of loops."""
-    spaces: dict[tuple[Shape, tuple[int, ...]], list[tuple[Value, Node, Value]]] = {}
+) -> dict[Shape, list[tuple[Value, Node, Value]]]:
+    """Group the results by index space."""
+    spaces: dict[Shape, list[tuple[Value, Node, Value]]] = {}
     for root in roots:
-        _, node, _ = root
-        order: tuple[int, ...] = ()
-        fold = node.op.lower
-        if isinstance(fold, Fold) and (fold.index or not fold.associative):
-            order = _reduced_last(type_of(node.operands[0]).shape, node.attrs["axis"])
-        spaces.setdefault((space_of(node), order), []).append(root)
+        spaces.setdefault(space_of(root[1]), []).append(root)
     return spaces
-
-
-def _reduced_last(shape: Shape, axis: Sequence[int]) -> tuple[int, ...]:
-    """Return the order of loops that has the reduced axes last; () if it is so."""
-    loops = [k for k, d in enumerate(shape) if d != 1]
-    order = [k for k in loops if k not in axis] + [k for k in loops if k in axis]
-    return () if order == loops else tuple(loops.index(k) for k in order)
 
 
 def _nest(
     low: Lowering,
     nodes: Sequence[Node],
-    key: tuple[Shape, tuple[int, ...]],
+    space: Shape,
     roots: Sequence[tuple[Value, Node, Value]],
     steps: Sequence[int] = (),
 ) -> None:
-    space, order = key
     each = steps or (1,) * len(space)
     axes = [Axis(*low.symbol("i"), d, s) for d, s in zip(space, each, strict=True)]
     nest = Nest(low, nodes, axes)
@@ -303,9 +290,8 @@ def _nest(
         _warm(nest, nodes, space)
         for (r, node, out), b in zip(roots, buffers, strict=True):
             _root(nest, r, node, out, b)
-    loops = [axes[k] for k in order] if order else axes
     if body or nest.stores or nest.reductions:
-        _assemble(nest, loops, body)
+        _assemble(nest, axes, body)
     for node, flag in nest.flags.items():
         nest.fail_gather(node, flag)
     for (_, node, out), b in zip(roots, buffers, strict=True):
@@ -400,7 +386,7 @@ def reduction(nest: Nest, node: Node, memory: Stored | None) -> Reduce:
     r = Reduce(node, fold, value, over, b, offset)
     nest.reductions.append(r)
     level = suffix(nest.axes, over)
-    if fold.start == "first" and not fold.index and level + len(over) == len(nest.axes):
+    if fold.start == "first" and level + len(over) == len(nest.axes):
         zeros = [0 if a.symbol in over else a.index for a in nest.axes]
         found = nest.first(x, place(t.shape, zeros), over)
         if over and found is not None:

@@ -20,8 +20,7 @@ sums (`columns.py`), and no variable may go from one to the next, except for *fo
 
 A chunk starts with what changes nothing; partial results lie on the caller's stack
 and are merged in order. A compensated sum is a pair: what is lost where two chunks are
-added is added to the loss, as for two blocks. Products of floats are not taken apart,
-nor are positions (`argmax`).
+added is added to the loss, as for two blocks. Products of floats are not taken apart.
 
 Note [loops around]
 Loops of the program around a nest run it many times, and its arrays may have a few

@@ -128,9 +128,7 @@ def _any_order(
         return False
     if any(a.step != 1 for a in axes):
         return False
-    if any(r.fold.index or len(r.over) < len(axes) for r in reductions):
-        return False
-    if any(not r.fold.associative for r in reductions):
+    if any(len(r.over) < len(axes) for r in reductions):
         return False
     written = {s.buffer.alias: s for s in body if isinstance(s, Store)}
     if len(written) < sum(isinstance(s, Store) for s in body) or -1 in written:

@@ -120,16 +120,13 @@ class Fold:
     `step` is a template over neutral scalar operations with the fields `{acc}` and one
     per operand name (`{x}`); operands are converted to `op.computes` first, and the
     accumulator has the dtype of the result. `start` is a number, or "first" for the
-    first element: then an empty reduction is NumPy's ValueError, in a kernel too. With
-    `index=True` (argmax) the accumulator is an element, the result its position in C
-    order of the reduced axes, and `step` is the test "x replaces acc". A scan stores
-    the accumulator after every step. `associative` allows another order of the steps.
+    first element: then an empty reduction is NumPy's ValueError, in a kernel too. The
+    steps of a reduction may be taken in any order. A scan stores the accumulator after
+    every step.
     """
 
     start: str
     step: str
-    index: bool = False
-    associative: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +191,7 @@ class Op:
     on_dims: Callable[..., Dim] | None = None  # elementwise: the same of sizes
     signs: tuple[int, ...] = ()  # a sum of its operands, with these signs
     multiplies: bool = False  # the product of its operands
+    position: bool = False  # a reduction to the place of an element along the axes
     # How the op takes a new axis, where its kind does not say it (`ops/batch.py`).
     batch: Callable[..., Any] | None = None
 

@@ -31,7 +31,7 @@ range. No group reaches across one, and everything stays behind those it stood b
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..ir.access import (
@@ -66,7 +66,7 @@ from ..ir.func import (
     type_of,
     walk,
 )
-from ..ir.op import OPS, Fold, Kind
+from ..ir.op import OPS, Kind
 from ..ir.types import Shape
 from ..ir.verify import loop_facts
 from .late import late_folds
@@ -76,7 +76,7 @@ GROUPED = frozenset(
     {Kind.ELEMENTWISE, Kind.CREATION, Kind.GATHER, Kind.REDUCTION, Kind.SCATTER}
 )
 CHEAP = 3  # flops and loads together
-Key = tuple[Shape, tuple[int, ...], int]  # space, order of loops, stretch
+Key = tuple[Shape, int]  # space, stretch
 
 
 def fuse(f: Func) -> Func:
@@ -202,7 +202,7 @@ class Fuser:
         if self.nodes[k].op.kind in (Kind.REDUCTION, Kind.SCATTER):
             return None
         shape = node.result.type.shape
-        if canonical(shape) != key[0] or key[2] != len(self.checks):
+        if canonical(shape) != key[0] or key[1] != len(self.checks):
             return None
         loops = [symbol(f"@{n}") for n in range(len(key[0]))]
         at = base_index(node, place(shape, loops), index_dims(node))
@@ -647,21 +647,9 @@ def key_of(node: Node, stretch: int) -> Key | None:
         case Kind.SCATTER if view_of(node).kind is Kind.MASK:
             return None
         case Kind.SCATTER:
-            return (canonical(part_type(node).shape), (), stretch) if t.shape else None
+            return (canonical(part_type(node).shape), stretch) if t.shape else None
         case Kind.REDUCTION:
             shape = type_of(node.operands[0]).shape
-            order = loop_order(node, shape)
-            return (canonical(shape), order, stretch) if shape else None
+            return (canonical(shape), stretch) if shape else None
         case _:
-            return (canonical(t.shape), (), stretch) if t.shape else None
-
-
-def loop_order(node: Node, shape: Shape) -> tuple[int, ...]:
-    """Return the order of loops that a fold needs, () for any."""
-    fold = node.op.lower
-    if not isinstance(fold, Fold) or (fold.associative and not fold.index):
-        return ()
-    axis: Sequence[int] = node.attrs["axis"]
-    loops = [k for k, d in enumerate(shape) if d != 1]
-    order = [k for k in loops if k not in axis] + [k for k in loops if k in axis]
-    return () if order == loops else tuple(order)
+            return (canonical(t.shape), stretch) if t.shape else None

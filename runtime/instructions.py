@@ -127,6 +127,16 @@ def _rounded(name: str) -> Emit:
 # ---------------------------------------------------------------- two arguments
 
 
+def _frozen(b: Builder, x: Value) -> Value:
+    """Return the same value, which LLVM does not look behind.
+
+    Of the largest of choices LLVM makes a choice of results, which is no fold to it.
+    """
+    frozen = ir.Instruction(b.block, x.type, "freeze", [x])
+    b._insert(frozen)  # llvmlite has no function for it
+    return frozen
+
+
 def _extreme(better: str, nan_wins: bool) -> Emit:
     """Make maximum or minimum: of equal zeros either, as in NumPy.
 
@@ -139,6 +149,7 @@ def _extreme(better: str, nan_wins: bool) -> Emit:
 
     def emit(b: Builder, t: Any, x: Value, y: Value) -> Value:
         if is_float(t) and not is_for_device(b):
+            y = _frozen(b, y) if isinstance(y, ir.SelectInstr) else y
             return llvm(b, own, x, y, flags=("nsz",))
         if isinstance(x, ir.Constant):
             x, y = y, x

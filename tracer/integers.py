@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import dims
 from ..ir.dims import Dim, Expr
 from ..ir.func import Node, Operand, Value
-from ..ir.op import OPS, Fold, Kind, Op
+from ..ir.op import OPS, Kind, Op
 from ..ir.types import I64
 from .devices import host_of
 from .symbols import SymInt
@@ -105,8 +105,7 @@ class Integers:
     def _position_facts(self, x: Value, s: Expr) -> tuple[Dim, ...]:
         """Return the bounds of what may be a position in an array, as argmax gives."""
         node = self._computing(x)
-        fold = node.op.lower if node is not None else None
-        if node is None or not isinstance(fold, Fold) or not fold.index:
+        if node is None or not node.op.position:
             return ()
         shape = self.trace.operand_type(node.operands[0]).shape
         size = dims.product([shape[k] for k in node.attrs["axis"]])

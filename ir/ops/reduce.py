@@ -15,15 +15,16 @@ from ..types import BOOL, I64, DType, Type
 from .scan import shifted
 
 Axes = tuple[int, ...]
+FIRST = "first"  # the start of a fold that has no identity
 
 
 def reduced_type(
-    name: str, x: Type, dtype: DType, axis: Axes, keepdims: bool, fold: Fold
+    name: str, x: Type, dtype: DType, axis: Axes, keepdims: bool, start: str
 ) -> Type:
     """Return the type of a reduction; a full one gives a scalar, as in NumPy."""
     if len(set(axis)) != len(axis) or not all(0 <= k < x.ndim for k in axis):
         raise ShapeError(f"{name}: axes {axis} do not fit {x}")
-    if fold.start == "first" and any(x.shape[k] == 0 for k in axis):
+    if start == FIRST and any(x.shape[k] == 0 for k in axis):
         raise ShapeError(
             f"{name}: no element of {x} to reduce along axes {axis}",
             rule=f"{name} has no identity, so the reduced axes must not be empty",
@@ -48,7 +49,7 @@ def reduction(
     """Define a reduction; every one takes `axis` (a tuple) and `keepdims`."""
 
     def infer(x: Type, *, axis: Axes, keepdims: bool = False) -> Type:
-        return reduced_type(name, x, dtype(x), axis, keepdims, fold)
+        return reduced_type(name, x, dtype(x), axis, keepdims, fold.start)
 
     return define(
         name=name,
@@ -196,7 +197,7 @@ for _name, _eager, _step in (
     reduction(
         _name,
         _eager,
-        Fold("first", _step),
+        Fold(FIRST, _step),
         Vjp(_extremum_vjp, ("x", "out")),
         _same_dtype,
         _extremum_samples,
@@ -245,24 +246,28 @@ def _arg_samples(rng: np.random.Generator) -> Iterator[Sample]:
             yield Sample(s.args, s.attrs, differentiable=False)
 
 
-def _position(name: str, winner: Callable[..., Any], beats: str) -> None:
+def _position(name: str, winner: Callable[..., Any], extreme: str) -> None:
     """Define argmax or argmin: the first winner's position; NaN wins."""
-
-    fold = Fold(
-        "first",
-        f"logical_or(({{x}} {beats} {{acc}}), "
-        "logical_and(({x} != {x}), ({acc} == {acc})))",
-        index=True,
-    )
 
     def infer(x: Type, *, axis: Axes, keepdims: bool = False) -> Type:
         if len(axis) not in (1, x.ndim):
             raise ShapeError(f"{name}: one axis or all axes of {x}, not {axis}")
-        return reduced_type(name, x, I64, axis, keepdims, fold)
+        return reduced_type(name, x, I64, axis, keepdims, FIRST)
 
     def eager(x: Any, axis: Axes, keepdims: bool = False) -> Any:
         one = axis[0] if len(axis) == 1 else None
         return winner(x, axis=one, keepdims=keepdims)
+
+    def decomposed(b: Builder, x: Any, *, axis: Axes, keepdims: bool = False) -> Any:
+        """Return the first position of what equals the extreme, or is NaN."""
+        t = b.type_of(x)
+        count = dims.product(t.shape[k] for k in axis)
+        spread = tuple(t.shape[k] if k in axis else 1 for k in range(t.ndim))
+        place = b.reshape(b.arange(size=count), shape=spread)
+        hit = b.equal(x, getattr(b, extreme)(x, axis=axis, keepdims=True))
+        if t.dtype.kind == "f":
+            hit = b.logical_or(hit, b.isnan(x))
+        return b.min(b.where(hit, place, count), axis=axis, keepdims=keepdims)
 
     define(
         name=name,
@@ -271,11 +276,12 @@ def _position(name: str, winner: Callable[..., Any], beats: str) -> None:
         infer=infer,
         eager=eager,
         derivatives=(ZERO,),
-        lower=fold,
+        lower=None,
         samples=_arg_samples,
-        computes=lambda x: (x.dtype,),
+        decompose=decomposed,
+        position=True,
     )
 
 
-_position("argmax", np.argmax, ">")
-_position("argmin", np.argmin, "<")
+_position("argmax", np.argmax, "max")
+_position("argmin", np.argmin, "min")

@@ -140,7 +140,7 @@ define(
             ("x",),
         ),
     ),
-    lower=Fold("0", "({x} * {acc} + {y})", associative=False),
+    lower=Fold("0", "({x} * {acc} + {y})"),
     samples=_recurrence_samples,
     computes=lambda x, y: (promote(x, y).dtype,) * 2,
 )

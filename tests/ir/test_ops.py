@@ -202,7 +202,7 @@ def test_scalar_template_computes_the_op(case: Case) -> None:
         np.testing.assert_array_equal(out, want)
 
 
-@every([c for c in CASES if c.op.kind is Kind.REDUCTION])
+@every([c for c in CASES if c.op.kind is Kind.REDUCTION and c.op.lower is not None])
 def test_fold_computes_the_reduction(case: Case) -> None:
     fold = case.op.lower
     assert isinstance(fold, Fold)
@@ -225,22 +225,16 @@ def test_fold_computes_the_reduction(case: Case) -> None:
 def run_fold(fold: Fold, lines: Sequence[Any]) -> list[Any]:
     """Run a fold over one line per operand; returns every accumulator."""
     elements = list(zip(*lines, strict=True))
-    winner = 0
     if fold.start == "first":
         (acc,), *_ = elements
         start = 1
     else:
         acc = lines[0].dtype.type(eval(fold.start))
         start = 0
-    out = [winner if fold.index else acc]
-    for i, values in enumerate(elements[start:], start):
+    out = [acc]
+    for values in elements[start:]:
         fields = dict(zip("xy", values, strict=False))
-        step = evaluate(fold.step, acc=acc, **fields)
-        if fold.index:
-            winner, acc = (i, values[0]) if step else (winner, acc)
-        else:
-            acc = step
-        out.append(winner if fold.index else acc)
+        out.append(acc := evaluate(fold.step, acc=acc, **fields))
     return out
 
 
