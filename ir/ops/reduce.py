@@ -109,6 +109,54 @@ reduction(
     _sum_samples,
 )
 
+# ---------------------------------------------------------------- deviance
+
+
+def _deviations(b: Builder, x: Any, axis: Axes) -> Any:
+    """Return what elements are above their mean."""
+    shape = b.shape(x)
+    count = dims.product(shape[k] for k in axis)
+    return b.subtract(x, b.divide(b.sum(x, axis=axis, keepdims=True), count))
+
+
+def _deviance(x: Any, axis: Axes, keepdims: bool = False) -> Any:
+    gap = x - np.mean(x, axis=axis, keepdims=True)
+    return np.sum(gap * gap, axis=axis, keepdims=keepdims)
+
+
+def _squared(b: Builder, x: Any, *, axis: Axes, keepdims: bool = False) -> Any:
+    gap = _deviations(b, x, axis)
+    return b.sum(b.multiply(gap, gap), axis=axis, keepdims=keepdims)
+
+
+def _deviance_vjp(
+    b: Builder, ct: Any, out: Any, x: Any, axis: Axes, keepdims: bool = False
+) -> Any:
+    """Return the cotangent: there is none through the mean, where the sum is least."""
+    gap = _deviations(b, x, axis)
+    return b.multiply(spread(b, b.add(ct, ct), x, axis, keepdims), gap)
+
+
+def _deviance_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for s in reduction_samples(rng):
+        if s.args[0].dtype.kind == "f":
+            yield s
+
+
+define(
+    name="deviance",  # the sum of squared differences from the mean
+    kind=Kind.REDUCTION,
+    operands=("x",),
+    infer=lambda x, *, axis, keepdims=False: reduced_type(
+        "deviance", x, x.dtype, axis, keepdims, "0"
+    ),
+    eager=_deviance,
+    derivatives=(Vjp(_deviance_vjp, ("x",)),),
+    lower=None,
+    samples=_deviance_samples,
+    decompose=_squared,
+)
+
 # ---------------------------------------------------------------- product
 
 

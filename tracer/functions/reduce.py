@@ -149,12 +149,16 @@ def all_(
 
 def _count(x: Any, axes: tuple[int, ...], where: Any, keepdims: bool) -> Any:
     """Return how many elements a reduction takes: a size, or the sum of a mask."""
-    if where is NO_VALUE or where is True:
+    if _is_whole(where):
         return product(x.shape[k] for k in axes)
     mask = cast(asarray(where), np.int64)
     if not same_sizes(shape_of(mask), x.shape):
         mask = apply("broadcast_to", mask, shape=tuple(x.shape))
     return apply("sum", mask, axis=axes, keepdims=keepdims)
+
+
+def _is_whole(where: Any) -> bool:
+    return where is NO_VALUE or where is True
 
 
 def _moment_dtype(x: Any, dtype: Any) -> tuple[Any, Any]:
@@ -224,15 +228,12 @@ def variance(
         ddof = correction
     inner, last = _moment_dtype(x, dtype)
     axes = all_axes(axis, len(x.shape))
-    if average is NO_VALUE:
-        total = sum(x, axis, inner, None, True, where=where)
-        average = apply("divide", total, _count(x, axes, where, True))
-        if inner is None:
-            average = cast(average, x.dtype)
-    gap = apply("subtract", x, average)
-    square = apply("multiply", gap, gap)
     keep = is_kept(keepdims)
-    total = sum(square, axis, inner, None, keep, where=where)
+    floats = cast(x, inner) if inner is not None else x
+    if average is NO_VALUE and floats.dtype.kind == "f" and _is_whole(where):
+        total = apply("deviance", floats, axis=axes, keepdims=keep)
+    else:
+        total = _squares(x, axis, inner, keep, where, average)
     count = _count(x, axes, where, keep)
     free = apply("subtract", count, ddof) if hasattr(count, "dtype") else count - ddof
     if hasattr(free, "dtype"):
@@ -241,6 +242,20 @@ def variance(
         free = 0
     r = apply("divide", total, free)
     return cast(r, last or total.dtype)
+
+
+def _squares(
+    x: Any, axis: Any, inner: Any, keepdims: bool, where: Any, average: Any
+) -> Any:
+    """Return the sum of the squared differences from a mean, of some elements."""
+    if average is NO_VALUE:
+        total = sum(x, axis, inner, None, True, where=where)
+        count = _count(x, all_axes(axis, len(x.shape)), where, True)
+        average = apply("divide", total, count)
+        if inner is None:
+            average = cast(average, x.dtype)
+    gap = apply("subtract", x, average)
+    return sum(apply("multiply", gap, gap), axis, inner, None, keepdims, where=where)
 
 
 @implements(np.std)
