@@ -13,9 +13,9 @@ from types import CellType
 from typing import Any, TypeAlias
 
 from .assume import NeedsValue
-from .convert import Undefined
 from .location import user_location
 from .state import Container, Contents, Place, State, contents, copied
+from .support import Undefined
 
 Key: TypeAlias = tuple[str, int, Hashable]  # kind, number, key of an item
 _UNSET = Undefined("item")

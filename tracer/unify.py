@@ -13,9 +13,9 @@ from ..ir.op import OPS
 from ..ir.types import BOOL, Type
 from .assume import NeedsValue
 from .containers import Tree, flatten_tree
-from .convert import NO_VALUE, Undefined
 from .location import user_location
 from .slots import Differs
+from .support import NO_VALUE, Undefined
 from .symbols import SymInt, is_int
 from .tensor import Tensor
 from .trace import Trace

@@ -23,11 +23,11 @@ from numpy import zeros as zeros_by_name
 from retrograde.ir.errors import ConversionError, RetrogradeError
 from retrograde.tracer.convert import (
     Operators,
-    Undefined,
     convert,
     limitation,
     operators,
 )
+from retrograde.tracer.support import Undefined
 
 SCRATCH = None
 
