@@ -49,7 +49,6 @@ __all__ = [
     "part",
     "pointer",
     "reassoc_add",
-    "reassoc_mul",
     "size",
     "stack",
     "store",
@@ -499,22 +498,14 @@ def grown(a: Any, size: int) -> Any:
     return b
 
 
-def _reassociable(operation: str) -> Any:
-    @intrinsic
-    def accumulate(typingctx: Any, acc: Any, x: Any) -> tuple[Signature, Emit]:
-        """Return the sum (product), in an order that LLVM may choose."""
-        floats = (types.float32, types.float64)
-        names = f"{acc} and {x}"
-        _require(acc in floats and x in floats, f"reassoc_*: floats, not {names}")
-        result = types.float64 if types.float64 in (acc, x) else types.float32
+@intrinsic
+def reassoc_add(typingctx: Any, acc: Any, x: Any) -> tuple[Signature, Emit]:
+    """Return the sum, in an order that LLVM may choose."""
+    floats = (types.float32, types.float64)
+    _require(acc in floats and x in floats, f"reassoc_add: floats, not {acc} and {x}")
+    result = types.float64 if types.float64 in (acc, x) else types.float32
 
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return getattr(builder, operation)(*args, flags=("reassoc",))
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fadd(*args, flags=("reassoc",))
 
-        return result(result, result), emit
-
-    return accumulate
-
-
-reassoc_add = _reassociable("fadd")
-reassoc_mul = _reassociable("fmul")
+    return result(result, result), emit
