@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 from ..ir.errors import GradientBreakError, UnsupportedError
 from ..ir.op import OPS, Op
 from . import dispatch
+from .convert import active_operators
 from .devices import refuse_host
 from .location import user_location
 from .modes import STATE
@@ -35,6 +37,8 @@ REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
 SCANS: dict[np.ufunc, Callable[..., Any]] = {
     np.add: np.cumsum,
     np.multiply: np.cumprod,
+    np.maximum: np.maximum.accumulate,
+    np.minimum: np.minimum.accumulate,
 }
 # `u.at` is `v.at` of the values mapped: subtract.at(x, i, v) is add.at(x, i, -v).
 AS_ADDITION: dict[np.ufunc, Callable[[Any], Any]] = {
@@ -257,16 +261,22 @@ def _index_array(key: Any) -> Any:
 
 def _one_by_one(ufunc: np.ufunc, x: Tensor, keys: Any, values: Sequence[Any]) -> None:
     """Apply a ufunc at one index after the other."""
-    if x.is_traced or any(isinstance(k, Tensor) and k.is_traced for k in keys):
-        raise unsupported(ufunc, ".at inside a trace", "write a loop")
-    plain = [k._data if isinstance(k, Tensor) else k for k in keys]
-    places = np.broadcast_arrays(*plain)
-    rest = x.shape[len(places) :]
-    operands = [
-        functions()[np.broadcast_to](as_tensor(v), (*places[0].shape, *rest))
-        for v in values
-    ]
-    for where in np.ndindex(places[0].shape):
-        target = (*(int(p[where]) for p in places), ...)
+    shapes = importlib.import_module(".functions.shapes", __package__)
+    tensors = [as_tensor(k) for k in keys]
+    shape = shapes.broadcast_shape(*(k.shape for k in tensors))
+    count, rest = math.prod(shape), x.shape[len(keys) :]
+
+    def rows(t: Tensor, *more: Any) -> Tensor:
+        full = functions()[np.broadcast_to](t, (*shape, *more))
+        lines: Tensor = full.reshape((count, *more))
+        return lines
+
+    places = [rows(k) for k in tensors]
+    operands = [rows(as_tensor(v), *rest) for v in values]
+
+    def step(i: Any) -> None:
+        target = (*(p[i] for p in places), ...)
         old = dispatch.apply(OPS["copy"], (x[target],))  # to be overwritten
-        x[target] = call(ufunc, (old, *(v[(*where, ...)] for v in operands)), {})
+        x[target] = call(ufunc, (old, *(v[i, ...] for v in operands)), {})
+
+    active_operators().each(count, step)

@@ -170,6 +170,8 @@ def test_ufunc_accumulate() -> None:
     x = np.array([[1.0, 5.0], [3.0, 2.0]])
     check(np.add.accumulate(tensor(x)), np.add.accumulate(x))
     check(np.multiply.accumulate(tensor(x), axis=1), np.multiply.accumulate(x, axis=1))
+    check(np.maximum.accumulate(tensor(x), axis=1), np.maximum.accumulate(x, axis=1))
+    check(np.minimum.accumulate(tensor(x)), np.minimum.accumulate(x))
     with pytest.raises(UnsupportedError):
         np.add.reduceat(tensor(x), [0])
 
