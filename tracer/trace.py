@@ -80,6 +80,7 @@ class Trace:
         self.ended: set[Value] = set()  # values of regions that are finished
         self.definitions: dict[Value, Node] = {}
         self.unrolled = False  # whether short loops are traced one by one
+        self.apart = False  # whether no name stands for one of two older arrays
         self.replaced: dict[Value, Operand] = {}  # values by equal ones
         self.stacks: set[Operand] = set()  # arrays of what lists got in loops
 
