@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import GradientBreakError, UnsupportedError
+from ..ir.errors import GradientBreakError, ShapeError, UnsupportedError
 from ..ir.op import OPS, Op
 from . import dispatch
 from .convert import active_operators
@@ -194,25 +194,70 @@ def _masked(ufunc: np.ufunc, inputs: Sequence[Any], out: Any, where: Any) -> Any
 def reduce(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Reduce along an axis: `np.add.reduce(x)` is a sum along the first axis."""
     function = REDUCTIONS.get(ufunc)
-    if function is None:
-        raise unsupported(ufunc, ".reduce")
     kwargs = {"axis": 0, **kwargs}
     (out,) = kwargs.pop("out", None) or (None,)
     if out is not None and not isinstance(out, Tensor):
         check_plain_target(ufunc, inputs)
+    if function is None:
+        return _into(out, _last(ufunc, *inputs, **kwargs))
     return _into(out, functions()[function](*inputs, **kwargs))
 
 
 def accumulate(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Reduce the leading parts of an axis: `np.add.accumulate(x)` is a cumsum."""
     function = SCANS.get(ufunc)
-    if function is None:
-        raise unsupported(ufunc, ".accumulate")
     kwargs = {"axis": 0, **kwargs}
     (out,) = kwargs.pop("out", None) or (None,)
     if out is not None and not isinstance(out, Tensor):
         check_plain_target(ufunc, inputs)
+    if function is None:
+        return _into(out, _one_after_the_other(ufunc, ".accumulate", *inputs, **kwargs))
     return _into(out, functions()[function](*inputs, **kwargs))
+
+
+def _last(
+    ufunc: np.ufunc, x: Any, axis: Any = 0, keepdims: bool = False, **more: Any
+) -> Any:
+    """Return what a ufunc that is no reduction of its own accumulates in the end."""
+    x = as_tensor(x)
+    if axis is None and x.ndim == 1:
+        axis = 0
+    steps = _one_after_the_other(ufunc, ".reduce", x, axis, **more)
+    last = functions()[np.take](steps, -1, axis=axis)
+    return functions()[np.expand_dims](last, axis) if keepdims else last
+
+
+def _one_after_the_other(
+    ufunc: np.ufunc, method: str, x: Any, axis: Any = 0, **more: Any
+) -> Any:
+    """Accumulate along one axis, as a loop."""
+    x = as_tensor(x)
+    given = [k for k, v in more.items() if v not in (None, np._NoValue, True)]
+    if given or not isinstance(axis, int) or ufunc.nin != 2 or ufunc.nout != 1:
+        raise unsupported(ufunc, f"{method} with {given or f'axis={axis!r}'}")
+    lines = functions()[np.moveaxis](x, axis, 0)
+    n = lines.shape[0]
+    if n == 0:
+        raise ShapeError(
+            f"zero-size array to reduction operation {ufunc.__name__}",
+            location=user_location(),
+        )
+    dtype = ufunc.resolve_dtypes((x.dtype, x.dtype, None))[-1]
+    if dispatch.active_trace() is None:
+        items = [as_tensor(lines[0]).astype(dtype, copy=False)]
+        for i in range(1, n):
+            items.append(call(ufunc, (items[-1], lines[i]), {}))
+        out = functions()[np.stack](items)
+    else:
+        attrs = {"shape": lines.shape, "dtype": dtype}
+        out = dispatch.apply(OPS["full"], (0,), attrs)
+        out[0] = lines[0]
+
+        def step(i: Any) -> None:
+            out[i + 1] = call(ufunc, (out[i], lines[i + 1]), {})
+
+        active_operators().each(n - 1, step)
+    return functions()[np.moveaxis](out, 0, axis)
 
 
 def outer(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -225,8 +270,23 @@ def outer(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 
 def reduceat(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Refuse: no op does this."""
-    raise unsupported(ufunc, ".reduceat")
+    """Reduce slices that begin at indices, which must be known."""
+    x, indices, *rest = inputs
+    kwargs = dict(kwargs)
+    (out,) = kwargs.pop("out", None) or (None,)
+    axis = kwargs.pop("axis", 0)
+    x = as_tensor(x)
+    if rest or kwargs.pop("dtype", None) is not None or kwargs:
+        raise unsupported(ufunc, ".reduceat with more than indices and an axis")
+    starts = [int(k) for k in indices]
+    lines = functions()[np.moveaxis](x, axis, 0)
+    n = lines.shape[0]
+    parts = []
+    for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        part = lines[start:stop] if start < stop else lines[start : start + 1]
+        parts.append(reduce(ufunc, (part,), {}))
+    found = functions()[np.moveaxis](functions()[np.stack](parts), 0, axis)
+    return _into(out, found)
 
 
 def at(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -239,16 +299,24 @@ def at(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> None:
     keys = key if isinstance(key, tuple) else (key,)
     arrays = [_index_array(k) for k in keys]
     if any(a is None for a in arrays):
-        if any(isinstance(k, list | np.ndarray | Tensor) for k in keys):
-            raise unsupported(ufunc, ".at with this index", "index with integer arrays")
-        x[key] = call(ufunc, (x[key], *values), {})  # no index occurs twice
-    elif ufunc in AS_ADDITION and values:
+        if not any(isinstance(k, list | np.ndarray | Tensor) for k in keys):
+            x[key] = call(ufunc, (x[key], *values), {})  # no index occurs twice
+            return
+        arrays = _places(x, key)
+    if ufunc in AS_ADDITION and values:
         new = AS_ADDITION[ufunc](as_tensor(values[0]))
         attrs = {"axes": tuple(range(len(arrays))), "position": 0}
         operands = (x, new, *arrays)
         dispatch.apply_into(OPS["gather_scatter_add"], operands, attrs, x)
     else:
         _one_by_one(ufunc, x, arrays, values)
+
+
+def _places(x: Tensor, key: Any) -> list[Any]:
+    """Return index arrays for all axes that select what a key selects."""
+    numbers = dispatch.apply(OPS["arange"], (), {"size": math.prod(x.shape)})
+    found = functions()[np.reshape](numbers, x.shape)[key]
+    return list(functions()[np.unravel_index](found, x.shape))
 
 
 def _index_array(key: Any) -> Any:

@@ -57,6 +57,12 @@ def _selected_and_cut(x: Any) -> Any:
     return y, odd**2
 
 
+def _methods(x: Any) -> Any:
+    sums = np.logaddexp.accumulate(x, axis=1) - np.subtract.reduce(x)
+    rows = np.add.reduceat(x, [0, 2, 1], axis=0) * np.hypot.reduce(x, keepdims=True)
+    return sums * rows
+
+
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "ix_": lambda x: x[np.ix_([0, 2], [1, 3])],
     "piecewise": lambda x: np.piecewise(
@@ -70,6 +76,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
         np.maximum.accumulate(x, axis=1) * np.minimum.accumulate(x)[::-1]
     ),
     "at": _at,
+    "methods_of_ufuncs": _methods,
     "chosen": _chosen,
     "selected_and_cut": lambda x: np.concatenate(_selected_and_cut(x)),
     "uneven_gradient": lambda x: np.gradient(x, np.cumsum(x[0] ** 2), axis=1),
