@@ -82,6 +82,13 @@ def loses_gradient(operands: Sequence[Any]) -> bool:
     )
 
 
+def _tensor(x: Any) -> Tensor:
+    """Return an operand as a Tensor; a list is a constant where a trace is active."""
+    if isinstance(x, list | tuple):
+        x = importlib.import_module(".functions.core", __package__).asarray(x)
+    return as_tensor(x)
+
+
 def array_of(x: Any) -> Any:
     """Return the data of a Tensor; anything else as it is."""
     return x._data if isinstance(x, Tensor) else x
@@ -119,7 +126,7 @@ def call(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if out is not None and not isinstance(out, Tensor):
         check_plain_target(ufunc, inputs)
     if dtype is not None:
-        inputs = [as_tensor(x).astype(dtype, copy=False) for x in inputs]
+        inputs = [_tensor(x).astype(dtype, copy=False) for x in inputs]
     for name in kwargs:
         if name not in ("casting", "order", "subok"):
             raise unsupported(ufunc, f" with {name}=")
@@ -144,7 +151,7 @@ def _several(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> 
         raise unsupported(ufunc, " with where=")
     dtype = kwargs.pop("dtype", None)
     if dtype is not None:
-        inputs = [as_tensor(x).astype(dtype, copy=False) for x in inputs]
+        inputs = [_tensor(x).astype(dtype, copy=False) for x in inputs]
     results = _plain_call(ufunc, inputs)
     return tuple(_into(out, x) for out, x in zip(outs, results, strict=True))
 
@@ -174,8 +181,8 @@ def _into(out: Any, result: Any) -> Any:
 
 def _masked(ufunc: np.ufunc, inputs: Sequence[Any], out: Any, where: Any) -> Any:
     """Compute where a mask is true only, so that nothing else has a derivative."""
-    tensors = [as_tensor(x) for x in inputs]
-    mask = as_tensor(where)
+    tensors = [_tensor(x) for x in inputs]
+    mask = _tensor(where)
     shapes = [t.shape for t in (*tensors, mask)]
     shape = np.broadcast_shapes(*shapes) if out is None else out.shape
     broadcast = functions()[np.broadcast_to]
@@ -219,7 +226,7 @@ def _last(
     ufunc: np.ufunc, x: Any, axis: Any = 0, keepdims: bool = False, **more: Any
 ) -> Any:
     """Return what a ufunc that is no reduction of its own accumulates in the end."""
-    x = as_tensor(x)
+    x = _tensor(x)
     if axis is None and x.ndim == 1:
         axis = 0
     steps = _one_after_the_other(ufunc, ".reduce", x, axis, **more)
@@ -231,7 +238,7 @@ def _one_after_the_other(
     ufunc: np.ufunc, method: str, x: Any, axis: Any = 0, **more: Any
 ) -> Any:
     """Accumulate along one axis, as a loop."""
-    x = as_tensor(x)
+    x = _tensor(x)
     given = [k for k, v in more.items() if v not in (None, np._NoValue, True)]
     if given or not isinstance(axis, int) or ufunc.nin != 2 or ufunc.nout != 1:
         raise unsupported(ufunc, f"{method} with {given or f'axis={axis!r}'}")
@@ -244,7 +251,7 @@ def _one_after_the_other(
         )
     dtype = ufunc.resolve_dtypes((x.dtype, x.dtype, None))[-1]
     if dispatch.active_trace() is None:
-        items = [as_tensor(lines[0]).astype(dtype, copy=False)]
+        items = [_tensor(lines[0]).astype(dtype, copy=False)]
         for i in range(1, n):
             items.append(call(ufunc, (items[-1], lines[i]), {}))
         out = functions()[np.stack](items)
@@ -262,7 +269,7 @@ def _one_after_the_other(
 
 def outer(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Apply a ufunc to every pair of elements."""
-    x, y = map(as_tensor, inputs)
+    x, y = map(_tensor, inputs)
     if y.ndim:
         axes = tuple(range(x.ndim, x.ndim + y.ndim))
         x = dispatch.apply(OPS["expand_dims"], (x,), {"axis": axes})
@@ -275,7 +282,7 @@ def reduceat(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> 
     kwargs = dict(kwargs)
     (out,) = kwargs.pop("out", None) or (None,)
     axis = kwargs.pop("axis", 0)
-    x = as_tensor(x)
+    x = _tensor(x)
     if rest or kwargs.pop("dtype", None) is not None or kwargs:
         raise unsupported(ufunc, ".reduceat with more than indices and an axis")
     starts = [int(k) for k in indices]
@@ -304,7 +311,7 @@ def at(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> None:
             return
         arrays = _places(x, key)
     if ufunc in AS_ADDITION and values:
-        new = AS_ADDITION[ufunc](as_tensor(values[0]))
+        new = AS_ADDITION[ufunc](_tensor(values[0]))
         attrs = {"axes": tuple(range(len(arrays))), "position": 0}
         operands = (x, new, *arrays)
         dispatch.apply_into(OPS["gather_scatter_add"], operands, attrs, x)
@@ -330,7 +337,7 @@ def _index_array(key: Any) -> Any:
 def _one_by_one(ufunc: np.ufunc, x: Tensor, keys: Any, values: Sequence[Any]) -> None:
     """Apply a ufunc at one index after the other."""
     shapes = importlib.import_module(".functions.shapes", __package__)
-    tensors = [as_tensor(k) for k in keys]
+    tensors = [_tensor(k) for k in keys]
     shape = shapes.broadcast_shape(*(k.shape for k in tensors))
     count, rest = math.prod(shape), x.shape[len(keys) :]
 
@@ -340,7 +347,7 @@ def _one_by_one(ufunc: np.ufunc, x: Tensor, keys: Any, values: Sequence[Any]) ->
         return lines
 
     places = [rows(k) for k in tensors]
-    operands = [rows(as_tensor(v), *rest) for v in values]
+    operands = [rows(_tensor(v), *rest) for v in values]
 
     def step(i: Any) -> None:
         target = (*(p[i] for p in places), ...)

@@ -58,6 +58,7 @@ def _selected_and_cut(x: Any) -> Any:
 
 
 def _methods(x: Any) -> Any:
+    x = x + np.power.outer(x[:, 0], [2, 3, 1, 2]) * np.percentile(x, 30, method="lower")
     sums = np.logaddexp.accumulate(x, axis=1) - np.subtract.reduce(x)
     rows = np.add.reduceat(x, [0, 2, 1], axis=0) * np.hypot.reduce(x, keepdims=True)
     return sums * rows

@@ -458,6 +458,10 @@ for method in ("lower", "higher", "midpoint", "nearest"):
 add("gradient", A, np.cumsum(P[:, 0]), axis=0)
 add("gradient", A, 2.0, np.cumsum(P[0]), edge_order=2)
 add("gradient", A, edge_order=2, axis=1)
+for mode in ("symmetric", "linear_ramp", "mean", "maximum", "minimum", "median"):
+    add("pad", A, ((1, 2), (0, 3)), mode=mode)
+add("pad", A, 1, mode="linear_ramp", end_values=2.0)
+add("pad", A, 1, constant_values=((1, 2), (3, 4)))
 add("resize", A, (2, 3))
 add("resize", A, (5, 4))
 add("resize", E, (2,))

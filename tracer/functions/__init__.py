@@ -25,6 +25,7 @@ from . import (  # noqa: F401
     join,
     linalg,
     nans,
+    padding,
     quantiles,
     reduce,
     scans,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import ShapeError
-from ..values import concrete, is_symbolic
+from ..values import concrete, constant, is_symbolic
 from .core import (
     all_axes,
     apply,
@@ -99,6 +99,7 @@ def quantile(
     if known is not None and ((known < 0) | (known > 1)).any():
         raise ShapeError("Quantiles must be in the range [0, 1]")
     if known is None or method != "linear":
+        at = at if known is None else constant(known.copy())
         flat = apply("reshape", at, shape=(product(at.shape),))
         levels = [apply("select", flat, n, axis=0) for n in range(int(flat.shape[0]))]
         weigh = _WEIGHTS[method]
