@@ -38,6 +38,7 @@ from ..ir.types import Type, same_shape
 from ..runtime.devices import ARRAYS, DeviceArray
 from .assume import Assumptions, NeedsValue, Test
 from .devices import outline_of
+from .fields import part
 from .inputs import Inputs, check_fits
 from .integers import Integers, dims_of
 from .layouts import Layouts
@@ -148,6 +149,8 @@ class Trace:
             return value
         if isinstance(x, Expr):
             return self.assumptions.resolve(x)
+        if isinstance(x, list | tuple):
+            return self.operand(part("functions.core").asarray(x))
         raise UnsupportedError(
             f"a {type(x).__name__} is not an array or a number",
             location=user_location(),
