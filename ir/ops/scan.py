@@ -125,7 +125,7 @@ def _running(name: str, ufunc: np.ufunc, loses: str) -> None:
         kept = _without_first(b, b.add(wins, b.multiply(ties, 0.5)), axis)
         return b.multiply(_backward(b, kept, ct, axis), b.subtract(1.0, kept))
 
-    fold = Fold("first", ufunc.__name__ + "({acc}, {x})", associative=False)
+    fold = Fold("first", ufunc.__name__ + "({acc}, {x})")
     vjp = Vjp(derivative, ("x", "out"))
     _accumulation(name, ufunc.accumulate, fold, vjp, _extremum_samples)
 

@@ -61,7 +61,7 @@ def _methods(x: Any) -> Any:
     x = x + np.power.outer(x[:, 0], [2, 3, 1, 2]) * np.percentile(x, 30, method="lower")
     sums = np.logaddexp.accumulate(x, axis=1) - np.subtract.reduce(x)
     rows = np.add.reduceat(x, [0, 2, 1], axis=0) * np.hypot.reduce(x, keepdims=True)
-    return sums * np.maximum(rows, [0.5, x[0, 0], -1.0, 2.0])
+    return sums * np.maximum(rows, [0.5, 0.1, -1.0, 2.0])
 
 
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
