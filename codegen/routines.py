@@ -97,7 +97,12 @@ def _scan(low: Lowering, node: Node) -> None:
                 name: cast(low.let(low.element(x, index)), d)
                 for name, x, d in zip(names, node.operands, wanted, strict=True)
             }
-            low.emit(Set(acc.name, step(fold, acc, dtype, **given)))
+            stepped = step(fold, acc, dtype, **given)
+            if fold.start == "first":
+                is_first = compare("==", at(i), Lit(0, I64))
+                chosen = (is_first, *given.values(), stepped)
+                stepped = Apply("where({0}, {1}, {2})", chosen, dtype)
+            low.emit(Set(acc.name, stepped))
             low.emit(Store(out, linear(index, shape), acc))
         low.emit(Loop(s, 0, shape[axis], 1, body))
     low.define(v, whole(out, shape))

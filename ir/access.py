@@ -352,7 +352,9 @@ def reads_at(
     The element is that of the result at `index`, of the operand for a reduction, of the
     part for a scatter. `None` is any element. The base of a scatter is not listed.
     """
-    plain: list[tuple[Operand, Index | None]] = [(y, ()) for y in indices_of(node)]
+    plain: list[tuple[Operand, Index | None]] = [
+        (y, None if type_of(y).shape else ()) for y in indices_of(node)
+    ]
     match node.op.kind:
         case Kind.REDUCTION:
             return [(node.operands[0], index)]

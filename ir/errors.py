@@ -75,6 +75,10 @@ class UnsupportedError(RetrogradeError, NotImplementedError):
     """A program that is meaningful, but that this version cannot take."""
 
 
+class MayShareError(UnsupportedError):
+    """A write into an array that may or may not be another name's, too."""
+
+
 class OpaqueError(RetrogradeError, NotImplementedError):
     """A custom Function whose code cannot be traced: the call runs uncompiled."""
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from ..ir import dims
 from ..ir.dims import Dim, Strict
-from ..ir.errors import UnsupportedError
+from ..ir.errors import MayShareError, UnsupportedError
 from ..ir.func import Block, Func, Node, Operand, Value, type_of, walk
 from ..ir.op import OPS, Kind
 from ..ir.types import Type
@@ -263,7 +263,7 @@ class _Functionalizer:
         other = self.aliases.conflict(root, self.aliases.start[node])
         if other is None:
             return
-        raise UnsupportedError(
+        raise MayShareError(
             f"write: %{root.name} ({root.type}) may or may not share memory with "
             f"%{other.name} ({other.type}), which is used later",
             location=node.loc,

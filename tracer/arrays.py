@@ -219,3 +219,11 @@ class ArrayMethods(Fields):
     def sort(self, axis: int = -1) -> None:
         """Sort in place along an axis."""
         dispatch.write(self, part("functions").FUNCTIONS[np.sort](self, axis))
+
+    def partition(self, kth: Any, axis: int = -1) -> None:
+        """Sort in place along an axis, which puts what belongs at `kth` there."""
+        dispatch.write(self, part("functions").FUNCTIONS[np.partition](self, kth, axis))
+
+    def argpartition(self, kth: Any, axis: int | None = -1) -> Any:
+        """Return positions of elements in an order that has those of `kth` in place."""
+        return part("functions").FUNCTIONS[np.argpartition](self, kth, axis)

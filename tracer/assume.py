@@ -56,6 +56,9 @@ class Assumptions:
         self.counts: set[Symbol] = set()  # of masks: they may be assumed
         self.tests: dict[Any, Test] = {}  # by the values of computed bools
         self.visible: set[Symbol] = set()  # open symbols that are defined here
+        self.ages: dict[
+            Symbol, int
+        ] = {}  # of open symbols, in the order they were made
         # Ids of objects that may not be looked at in the loops that are open: lists
         # that get items there, and iterators from outside.
         self.growing: set[int] = set()
@@ -73,6 +76,7 @@ class Assumptions:
             self.hints[Symbol(name)] = hint
         else:
             self.visible.add(Symbol(name))
+            self.ages[Symbol(name)] = len(self.ages)
         return out
 
     @contextmanager
@@ -253,11 +257,16 @@ class Assumptions:
         """
         for count, other in ((a, b), (b, a)):
             s = dims.as_symbol(count)
-            if s is None or s not in self.counts or s in dims.symbols_of(other):
+            if s is None or s not in self.counts or not self._precedes(other, s):
                 continue
             self.substitute(s, other)
             return True
         return False
+
+    def _precedes(self, d: Dim, s: Symbol) -> bool:
+        """Tell whether a dim has a value where the open symbol `s` is computed."""
+        age = self.ages[s]
+        return all(self.ages.get(t, -1) < age for t in dims.symbols_of(d))
 
     def _assume_sizes(self, a: Dim, b: Dim) -> bool:
         """Assume that sizes that are equal in this call are, if that makes a == b.

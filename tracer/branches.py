@@ -16,6 +16,7 @@ from ..ir.func import Block, Node, Operand, Value
 from ..ir.op import OPS, Kind
 from ..ir.types import I64, Type
 from .containers import flatten_tree, unflatten_tree
+from .leaves import root_of
 from .location import user_location
 from .slots import CannotCarry, Slots, Snapshot
 from .symbols import is_int
@@ -92,7 +93,7 @@ class _Join:
         """
         if not isinstance(x, Tensor) and not (is_int(x) and not isinstance(x, int)):
             return lambda: x
-        if isinstance(x, Tensor) and is_older(x, self.sides[side].nodes):
+        if isinstance(x, Tensor) and is_older(x._value, self.sides[side].nodes):
             return lambda: x
         want = type_in(self.trace, x)
         number = self.add(want, what)
@@ -107,7 +108,7 @@ class _Join:
         if ours and (is_missing(x) or is_missing(y)):
             side = 1 if is_missing(x) else 0
             return self.one_sided((x, y)[side], side, what)
-        if not is_value(x) or not is_value(y):
+        if not is_value(x) or not is_value(y) or self.is_apart(x, y):
             raise differ(x, y, what)
         if is_python_int(x) and is_python_int(y):
             number = self.add(INT, what, self.bounds(x, y))
@@ -120,6 +121,16 @@ class _Join:
         self.put(0, x, want)
         self.put(1, y, want)
         return self.result(number)
+
+    def is_apart(self, *found: Any) -> bool:
+        """Tell whether memory from before the branch must not get another name."""
+        return self.trace.root().apart and any(
+            isinstance(x, Tensor)
+            and isinstance(x._value, Value)
+            and x.shape
+            and is_older(root_of(x._value), s.nodes)
+            for x, s in zip(found, self.sides, strict=True)
+        )
 
     def bounds(self, x: Any, y: Any) -> tuple[Dim, Dim] | None:
         """Return the smaller and the larger of two ints, if that is known."""
@@ -180,9 +191,8 @@ def _as_int(trace: Trace, t: Tensor, bounds: tuple[Dim, Dim] | None) -> Any:
     return trace.integers.of(t, "cdefghij", *facts)
 
 
-def is_older(t: Tensor, nodes: Sequence[Node]) -> bool:
-    """Tell whether `t` is a value that none of these nodes computes."""
-    v = t._value
+def is_older(v: Any, nodes: Sequence[Node]) -> bool:
+    """Tell whether `v` is a value that none of these nodes computes."""
     return isinstance(v, Value) and not any(v in node.results for node in nodes)
 
 

@@ -304,7 +304,7 @@ class Loop:
         return (
             isinstance(x, Tensor)
             and x._value not in self.params
-            and all(is_older(x, nodes) for nodes in self.inside)
+            and all(is_older(x._value, nodes) for nodes in self.inside)
         )
 
     def _unbound(self, what: str) -> Differs:

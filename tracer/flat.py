@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from .fields import part
+from .index import as_value
 from .tensor import Tensor
 
 
 class Flat:
-    """Reads and writes an array as if it were 1-D, in C order."""
+    """Reads and writes an array as if it were 1-D, in C order.
+
+    Values that are written are taken in C order, again from the first one where there
+    are too few.
+    """
 
     def __init__(self, base: Tensor) -> None:
         self.base = base
@@ -24,11 +32,14 @@ class Flat:
         return iter(self._line())
 
     def __getitem__(self, key: Any) -> Any:
-        part = self._line()[key]
-        return part.copy() if isinstance(part, Tensor) and part.shape else part
+        found = self._line()[key]
+        return found.copy() if isinstance(found, Tensor) and found.shape else found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         line = self._line().copy()
+        value = as_value(value)
+        if getattr(value, "shape", ()) and getattr(line[key], "shape", ()):
+            value = part("functions").FUNCTIONS[np.resize](value, line[key].shape)
         line[key] = value
         self.base[...] = line.reshape(self.base.shape)
 

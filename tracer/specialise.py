@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.dims import Dim, Expr
-from ..ir.errors import RetrogradeError, UnsupportedError
+from ..ir.errors import MayShareError, RetrogradeError, UnsupportedError
 from ..ir.func import Value
 from ..runtime.devices import ARRAYS
 from .assume import NeedsValue
@@ -74,6 +74,12 @@ def specialise(
         raise refused
     try:  # what cannot be said of a loop can often be said of its iterations
         return _specialised(fn, leaves, tree, disputed, unrolled=True)
+    except MayShareError:
+        pass
+    except UnsupportedError:
+        raise refused from None
+    try:
+        return _specialised(fn, leaves, tree, disputed, unrolled=True, apart=True)
     except UnsupportedError:
         raise refused from None
 
@@ -85,12 +91,13 @@ def _specialised(
     disputed: Mapping[Path, Answer],
     *,
     unrolled: bool,
+    apart: bool = False,
 ) -> Specialisation:
     counters: set[Hashable] = set()
     while True:
         attempt = _Specialiser(fn, leaves, tree, frozenset(counters))
         attempt.trace.outcomes.disputed = disputed
-        attempt.trace.unrolled = unrolled
+        attempt.trace.unrolled, attempt.trace.apart = unrolled, apart
         try:
             made = attempt.run()
         except RetrogradeError:

@@ -38,6 +38,7 @@ from ..ir.types import Type, same_shape
 from ..runtime.devices import ARRAYS, DeviceArray
 from .assume import Assumptions, NeedsValue, Test
 from .devices import outline_of
+from .fields import part
 from .inputs import Inputs, check_fits
 from .integers import Integers, dims_of
 from .layouts import Layouts
@@ -80,6 +81,7 @@ class Trace:
         self.ended: set[Value] = set()  # values of regions that are finished
         self.definitions: dict[Value, Node] = {}
         self.unrolled = False  # whether short loops are traced one by one
+        self.apart = False  # whether no name stands for one of two older arrays
         self.replaced: dict[Value, Operand] = {}  # values by equal ones
         self.stacks: set[Operand] = set()  # arrays of what lists got in loops
 
@@ -147,6 +149,8 @@ class Trace:
             return value
         if isinstance(x, Expr):
             return self.assumptions.resolve(x)
+        if isinstance(x, list | tuple):
+            return self.operand(part("functions.core").asarray(x))
         raise UnsupportedError(
             f"a {type(x).__name__} is not an array or a number",
             location=user_location(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import GradientBreakError, UnsupportedError
+from ..ir.errors import GradientBreakError, ShapeError, UnsupportedError
 from ..ir.op import OPS, Op
 from . import dispatch
+from .convert import active_operators
 from .devices import refuse_host
 from .location import user_location
 from .modes import STATE
@@ -35,6 +37,8 @@ REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
 SCANS: dict[np.ufunc, Callable[..., Any]] = {
     np.add: np.cumsum,
     np.multiply: np.cumprod,
+    np.maximum: np.maximum.accumulate,
+    np.minimum: np.minimum.accumulate,
 }
 # `u.at` is `v.at` of the values mapped: subtract.at(x, i, v) is add.at(x, i, -v).
 AS_ADDITION: dict[np.ufunc, Callable[[Any], Any]] = {
@@ -78,6 +82,13 @@ def loses_gradient(operands: Sequence[Any]) -> bool:
     )
 
 
+def _tensor(x: Any) -> Tensor:
+    """Return an operand as a Tensor; a list is a constant where a trace is active."""
+    if isinstance(x, list | tuple):
+        x = importlib.import_module(".functions.core", __package__).asarray(x)
+    return as_tensor(x)
+
+
 def array_of(x: Any) -> Any:
     """Return the data of a Tensor; anything else as it is."""
     return x._data if isinstance(x, Tensor) else x
@@ -115,7 +126,7 @@ def call(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if out is not None and not isinstance(out, Tensor):
         check_plain_target(ufunc, inputs)
     if dtype is not None:
-        inputs = [as_tensor(x).astype(dtype, copy=False) for x in inputs]
+        inputs = [_tensor(x).astype(dtype, copy=False) for x in inputs]
     for name in kwargs:
         if name not in ("casting", "order", "subok"):
             raise unsupported(ufunc, f" with {name}=")
@@ -140,7 +151,7 @@ def _several(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> 
         raise unsupported(ufunc, " with where=")
     dtype = kwargs.pop("dtype", None)
     if dtype is not None:
-        inputs = [as_tensor(x).astype(dtype, copy=False) for x in inputs]
+        inputs = [_tensor(x).astype(dtype, copy=False) for x in inputs]
     results = _plain_call(ufunc, inputs)
     return tuple(_into(out, x) for out, x in zip(outs, results, strict=True))
 
@@ -170,8 +181,8 @@ def _into(out: Any, result: Any) -> Any:
 
 def _masked(ufunc: np.ufunc, inputs: Sequence[Any], out: Any, where: Any) -> Any:
     """Compute where a mask is true only, so that nothing else has a derivative."""
-    tensors = [as_tensor(x) for x in inputs]
-    mask = as_tensor(where)
+    tensors = [_tensor(x) for x in inputs]
+    mask = _tensor(where)
     shapes = [t.shape for t in (*tensors, mask)]
     shape = np.broadcast_shapes(*shapes) if out is None else out.shape
     broadcast = functions()[np.broadcast_to]
@@ -190,30 +201,75 @@ def _masked(ufunc: np.ufunc, inputs: Sequence[Any], out: Any, where: Any) -> Any
 def reduce(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Reduce along an axis: `np.add.reduce(x)` is a sum along the first axis."""
     function = REDUCTIONS.get(ufunc)
-    if function is None:
-        raise unsupported(ufunc, ".reduce")
     kwargs = {"axis": 0, **kwargs}
     (out,) = kwargs.pop("out", None) or (None,)
     if out is not None and not isinstance(out, Tensor):
         check_plain_target(ufunc, inputs)
+    if function is None:
+        return _into(out, _last(ufunc, *inputs, **kwargs))
     return _into(out, functions()[function](*inputs, **kwargs))
 
 
 def accumulate(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Reduce the leading parts of an axis: `np.add.accumulate(x)` is a cumsum."""
     function = SCANS.get(ufunc)
-    if function is None:
-        raise unsupported(ufunc, ".accumulate")
     kwargs = {"axis": 0, **kwargs}
     (out,) = kwargs.pop("out", None) or (None,)
     if out is not None and not isinstance(out, Tensor):
         check_plain_target(ufunc, inputs)
+    if function is None:
+        return _into(out, _one_after_the_other(ufunc, ".accumulate", *inputs, **kwargs))
     return _into(out, functions()[function](*inputs, **kwargs))
+
+
+def _last(
+    ufunc: np.ufunc, x: Any, axis: Any = 0, keepdims: bool = False, **more: Any
+) -> Any:
+    """Return what a ufunc that is no reduction of its own accumulates in the end."""
+    x = _tensor(x)
+    if axis is None and x.ndim == 1:
+        axis = 0
+    steps = _one_after_the_other(ufunc, ".reduce", x, axis, **more)
+    last = functions()[np.take](steps, -1, axis=axis)
+    return functions()[np.expand_dims](last, axis) if keepdims else last
+
+
+def _one_after_the_other(
+    ufunc: np.ufunc, method: str, x: Any, axis: Any = 0, **more: Any
+) -> Any:
+    """Accumulate along one axis, as a loop."""
+    x = _tensor(x)
+    given = [k for k, v in more.items() if v not in (None, np._NoValue, True)]
+    if given or not isinstance(axis, int) or ufunc.nin != 2 or ufunc.nout != 1:
+        raise unsupported(ufunc, f"{method} with {given or f'axis={axis!r}'}")
+    lines = functions()[np.moveaxis](x, axis, 0)
+    n = lines.shape[0]
+    if n == 0:
+        raise ShapeError(
+            f"zero-size array to reduction operation {ufunc.__name__}",
+            location=user_location(),
+        )
+    dtype = ufunc.resolve_dtypes((x.dtype, x.dtype, None))[-1]
+    if dispatch.active_trace() is None:
+        items = [_tensor(lines[0]).astype(dtype, copy=False)]
+        for i in range(1, n):
+            items.append(call(ufunc, (items[-1], lines[i]), {}))
+        out = functions()[np.stack](items)
+    else:
+        attrs = {"shape": lines.shape, "dtype": dtype}
+        out = dispatch.apply(OPS["full"], (0,), attrs)
+        out[0] = lines[0]
+
+        def step(i: Any) -> None:
+            out[i + 1] = call(ufunc, (out[i], lines[i + 1]), {})
+
+        active_operators().each(n - 1, step)
+    return functions()[np.moveaxis](out, 0, axis)
 
 
 def outer(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Apply a ufunc to every pair of elements."""
-    x, y = map(as_tensor, inputs)
+    x, y = map(_tensor, inputs)
     if y.ndim:
         axes = tuple(range(x.ndim, x.ndim + y.ndim))
         x = dispatch.apply(OPS["expand_dims"], (x,), {"axis": axes})
@@ -221,8 +277,23 @@ def outer(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 
 def reduceat(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Refuse: no op does this."""
-    raise unsupported(ufunc, ".reduceat")
+    """Reduce slices that begin at indices, which must be known."""
+    x, indices, *rest = inputs
+    kwargs = dict(kwargs)
+    (out,) = kwargs.pop("out", None) or (None,)
+    axis = kwargs.pop("axis", 0)
+    x = _tensor(x)
+    if rest or kwargs.pop("dtype", None) is not None or kwargs:
+        raise unsupported(ufunc, ".reduceat with more than indices and an axis")
+    starts = [int(k) for k in indices]
+    lines = functions()[np.moveaxis](x, axis, 0)
+    n = lines.shape[0]
+    parts = []
+    for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        part = lines[start:stop] if start < stop else lines[start : start + 1]
+        parts.append(reduce(ufunc, (part,), {}))
+    found = functions()[np.moveaxis](functions()[np.stack](parts), 0, axis)
+    return _into(out, found)
 
 
 def at(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -235,16 +306,24 @@ def at(ufunc: np.ufunc, inputs: Sequence[Any], kwargs: dict[str, Any]) -> None:
     keys = key if isinstance(key, tuple) else (key,)
     arrays = [_index_array(k) for k in keys]
     if any(a is None for a in arrays):
-        if any(isinstance(k, list | np.ndarray | Tensor) for k in keys):
-            raise unsupported(ufunc, ".at with this index", "index with integer arrays")
-        x[key] = call(ufunc, (x[key], *values), {})  # no index occurs twice
-    elif ufunc in AS_ADDITION and values:
-        new = AS_ADDITION[ufunc](as_tensor(values[0]))
+        if not any(isinstance(k, list | np.ndarray | Tensor) for k in keys):
+            x[key] = call(ufunc, (x[key], *values), {})  # no index occurs twice
+            return
+        arrays = _places(x, key)
+    if ufunc in AS_ADDITION and values:
+        new = AS_ADDITION[ufunc](_tensor(values[0]))
         attrs = {"axes": tuple(range(len(arrays))), "position": 0}
         operands = (x, new, *arrays)
         dispatch.apply_into(OPS["gather_scatter_add"], operands, attrs, x)
     else:
         _one_by_one(ufunc, x, arrays, values)
+
+
+def _places(x: Tensor, key: Any) -> list[Any]:
+    """Return index arrays for all axes that select what a key selects."""
+    numbers = dispatch.apply(OPS["arange"], (), {"size": math.prod(x.shape)})
+    found = functions()[np.reshape](numbers, x.shape)[key]
+    return list(functions()[np.unravel_index](found, x.shape))
 
 
 def _index_array(key: Any) -> Any:
@@ -257,16 +336,22 @@ def _index_array(key: Any) -> Any:
 
 def _one_by_one(ufunc: np.ufunc, x: Tensor, keys: Any, values: Sequence[Any]) -> None:
     """Apply a ufunc at one index after the other."""
-    if x.is_traced or any(isinstance(k, Tensor) and k.is_traced for k in keys):
-        raise unsupported(ufunc, ".at inside a trace", "write a loop")
-    plain = [k._data if isinstance(k, Tensor) else k for k in keys]
-    places = np.broadcast_arrays(*plain)
-    rest = x.shape[len(places) :]
-    operands = [
-        functions()[np.broadcast_to](as_tensor(v), (*places[0].shape, *rest))
-        for v in values
-    ]
-    for where in np.ndindex(places[0].shape):
-        target = (*(int(p[where]) for p in places), ...)
+    shapes = importlib.import_module(".functions.shapes", __package__)
+    tensors = [_tensor(k) for k in keys]
+    shape = shapes.broadcast_shape(*(k.shape for k in tensors))
+    count, rest = math.prod(shape), x.shape[len(keys) :]
+
+    def rows(t: Tensor, *more: Any) -> Tensor:
+        full = functions()[np.broadcast_to](t, (*shape, *more))
+        lines: Tensor = full.reshape((count, *more))
+        return lines
+
+    places = [rows(k) for k in tensors]
+    operands = [rows(_tensor(v), *rest) for v in values]
+
+    def step(i: Any) -> None:
+        target = (*(p[i] for p in places), ...)
         old = dispatch.apply(OPS["copy"], (x[target],))  # to be overwritten
-        x[target] = call(ufunc, (old, *(v[(*where, ...)] for v in operands)), {})
+        x[target] = call(ufunc, (old, *(v[i, ...] for v in operands)), {})
+
+    active_operators().each(count, step)

@@ -54,6 +54,7 @@ def elementwise(
     domain: Sequence[Interval] = (),
     *,
     name: str = "",
+    eager: Callable[..., Any] | None = None,
     cost: int = 1,
     kinds: str = "f",
     kink: bool = False,
@@ -67,7 +68,8 @@ def elementwise(
 
     `derivatives` holds one entry per operand: a callable is a `Partial` rule. `domain`
     holds one interval per operand from which samples are drawn, `kinds` the dtype kinds
-    of samples ("f", "i", "b"). Operands become the dtypes of the ufunc's loop, or
+    of samples ("f", "i", "b"). An op that is another one than the ufunc's has a `name`
+    and an `eager` of its own. Operands become the dtypes of the ufunc's loop, or
     those that `computes` says.
     """
     nin = ufunc.nin
@@ -84,7 +86,7 @@ def elementwise(
         kind=Kind.ELEMENTWISE,
         operands=("x", "y", "z")[:nin],
         infer=infer,
-        eager=ufunc,
+        eager=eager or ufunc,
         derivatives=tuple(d if not callable(d) else Partial(d) for d in derivatives),
         lower=lower,
         samples=lambda rng: elementwise_samples(rng, domains, kinds, kink),

@@ -90,6 +90,22 @@ elementwise(np.square, "({0} * {0})", [lambda b, x: b.multiply(x, 2)], kinds="fi
 elementwise(
     np.sqrt, "sqrt({0})", [lambda b, out: b.divide(0.5, out)], [POSITIVE], cost=6
 )
+
+
+def _root_slope(b: Builder, out: Any) -> Any:
+    return b.divide(0.5, b.where(b.equal(out, 0), math.inf, out))
+
+
+# Of a sum of squares, as norm and std take it: at 0 the subgradient 0, as in PyTorch.
+elementwise(
+    np.sqrt,
+    "sqrt({0})",
+    [_root_slope],
+    [POSITIVE],
+    name="root",
+    eager=lambda x: np.sqrt(x),
+    cost=6,
+)
 elementwise(
     np.cbrt,
     "cbrt({0})",

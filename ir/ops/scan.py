@@ -1,4 +1,4 @@
-"""Scans: cumsum, cumprod, and the linear recurrence that differentiates cumprod."""
+"""Scans: cumsum, cumprod, cummax, cummin, and the linear recurrence of derivatives."""
 
 from __future__ import annotations
 
@@ -45,8 +45,28 @@ def _scan_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((k > 0,), {"axis": 1}, differentiable=False)
 
 
+def _extremum_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.permutation(np.linspace(-1.9, 1.7, 24)).reshape(2, 3, 4)
+    for axis in range(3):
+        yield Sample((x,), {"axis": axis})
+    yield Sample((x[:, ::-2, ::-1],), {"axis": 2})
+    yield Sample((x.astype(np.float32),), {"axis": 1})
+    yield Sample((x[:0],), {"axis": 0})
+    yield Sample((x[:, :0],), {"axis": 0})
+    k = rng.integers(-3, 4, (3, 6))
+    yield Sample((k.astype(float),), {"axis": 1}, differentiable=False)
+    yield Sample((k.astype(np.int32),), {"axis": 1}, differentiable=False)
+    yield Sample((k > 0,), {"axis": 1}, differentiable=False)
+    odd = np.array([-np.inf, 1.0, np.nan, 2.0, np.inf])
+    yield Sample((odd,), {"axis": 0}, differentiable=False)
+
+
 def _accumulation(
-    name: str, eager: Callable[..., Any], fold: Fold, derivative: Vjp
+    name: str,
+    eager: Callable[..., Any],
+    fold: Fold,
+    derivative: Vjp,
+    samples: Callable[..., Iterator[Sample]] = _scan_samples,
 ) -> None:
     def dtype(x: Type) -> DType:
         found: DType = eager(np.zeros(0, x.dtype), axis=0).dtype
@@ -64,7 +84,7 @@ def _accumulation(
         eager=lambda x, axis: eager(x, axis=axis),
         derivatives=(derivative,),
         lower=fold,
-        samples=_scan_samples,
+        samples=samples,
         computes=lambda x: (dtype(x),),
     )
 
@@ -91,6 +111,36 @@ _accumulation("cumsum", np.cumsum, Fold("0", "({acc} + {x})"), Vjp(_cumsum_vjp))
 _accumulation(
     "cumprod", np.cumprod, Fold("1", "({acc} * {x})"), Vjp(_cumprod_vjp, ("x",))
 )
+
+# ---------------------------------------------------------------- running extrema
+
+
+def _running(name: str, ufunc: np.ufunc, loses: str) -> None:
+    """Define a running extremum; it is differentiated as a chain of extrema of two."""
+
+    def derivative(b: Builder, ct: Any, out: Any, x: Any, axis: int) -> Any:
+        before = shifted(b, out, axis, 0)
+        wins = b.cast(getattr(b, loses)(x, before), b.type_of(x))
+        ties = b.cast(b.equal(x, before), b.type_of(x))
+        kept = _without_first(b, b.add(wins, b.multiply(ties, 0.5)), axis)
+        return b.multiply(_backward(b, kept, ct, axis), b.subtract(1.0, kept))
+
+    fold = Fold("first", ufunc.__name__ + "({acc}, {x})")
+    vjp = Vjp(derivative, ("x", "out"))
+    _accumulation(name, ufunc.accumulate, fold, vjp, _extremum_samples)
+
+
+def _without_first(b: Builder, x: Any, axis: int) -> Any:
+    """Put a zero in the place of the first element along `axis`."""
+    like = b.type_of(x)
+    size = dims.minimum(like.shape[axis], 1)
+    first = (*like.shape[:axis], size, *like.shape[axis + 1 :])
+    zero = b.full(0, shape=first, dtype=like.dtype)
+    return b.slice_scatter(x, zero, 0, axis=axis, size=size, step=1)
+
+
+_running("cummax", np.maximum, "less")
+_running("cummin", np.minimum, "greater")
 
 # ---------------------------------------------------------------- linear recurrence
 

@@ -428,6 +428,46 @@ add("searchsorted", np.sort(V), 0.1, side="right")
 add("digitize", A, [-1.0, 0.0, 1.0])
 add("bincount", np.array([0, 2, 2, 1]), V)
 add("bincount", np.array([0, 2, 2, 1]), minlength=5)
+add("lexsort", (V, V > 0))
+add("lexsort", (A, M), axis=0)
+add("histogram", W, [-1.0, 0.0, 0.5, 2.0])
+add("histogram", W, 3, weights=W**2)
+add("histogram", W, 4, (-1.0, 1.0), density=True)
+add("histogram_bin_edges", W, 3)
+for ties in (np.array([[3, 1], [1, 2]]), np.array([np.nan, 1, np.nan, 1], "f4")):
+    add("unique", ties)
+    add("unique", ties, return_index=True, return_inverse=True, return_counts=True)
+add("unique", np.array([np.nan, np.nan], "f4"), equal_nan=False)
+add("unique", A)
+add("unique", E)
+add("isin", I, [1, 9])
+add("isin", I, [], invert=True)
+add("intersect1d", I, [4, 1, 7])
+add("setdiff1d", I, [4, 1, 7])
+add("union1d", I, [4, 7, 7])
+add("setxor1d", I, [4, 7, 7])
+add("corrcoef", A)
+add("corrcoef", V, V**2)
+for name in ("nanargmax", "nanargmin", "nanmedian"):
+    add(name, N)
+    add(name, N, axis=1)
+    add(name, N[:, :1], axis=0, keepdims=True)
+add("nanmedian", np.array([[np.nan, np.nan], [1.0, 2.0]]), axis=1)
+for method in ("lower", "higher", "midpoint", "nearest"):
+    add("quantile", W, [0.1, 0.5, 0.9], method=method)
+add("gradient", A, np.cumsum(P[:, 0]), axis=0)
+add("gradient", A, 2.0, np.cumsum(P[0]), edge_order=2)
+add("gradient", A, edge_order=2, axis=1)
+for mode in ("symmetric", "linear_ramp", "mean", "maximum", "minimum", "median"):
+    add("pad", A, ((1, 2), (0, 3)), mode=mode)
+add("pad", A, 1, mode="linear_ramp", end_values=2.0)
+add("pad", A, 1, constant_values=((1, 2), (3, 4)))
+add("resize", A, (2, 3))
+add("resize", A, (5, 4))
+add("resize", E, (2,))
+add("apply_along_axis", lambda v: v / np.sum(v), 1, A)
+add("apply_along_axis", lambda v: np.outer(v, v), 1, C)
+add("apply_over_axes", np.sum, C, [0, 2])
 
 # Copies and likes
 add("zeros_like", A)
@@ -567,6 +607,7 @@ SMOOTH = [
     if name not in PIECEWISE_CONSTANT
     and not any(map(is_delicate, (*args, *kwargs.values())))
     and not (name == "interp" and "left" in kwargs)  # jumps
+    and not (name == "nanmedian" and isinstance(args[0], np.ndarray))  # NaN moves
     and not (name == "median" and args[0] is N)
     and not (name == "nan_to_num" and args[0].ndim == 1)
 ]

@@ -147,7 +147,6 @@ UNSUPPORTED: dict[str, Callable[[Tensor], Any]] = {
     "spacing": np.spacing,
     "nextafter": lambda x: np.nextafter(x, 2.0),
     "poly": np.poly,
-    "lexsort": lambda x: np.lexsort((x,)),
     "tobytes": lambda x: x.tobytes(),
     "ctypes": lambda x: x.ctypes,
 }

@@ -116,12 +116,10 @@ def test_unknown_name_says_what_to_do() -> None:
 
 def test_unsupported_function_names_itself_and_a_way_out() -> None:
     t = tensor(np.ones(3))
-    with pytest.raises(UnsupportedError, match="unique") as caught:
-        np.unique(t)
+    with pytest.raises(UnsupportedError, match="unwrap") as caught:
+        np.unwrap(t)
     assert caught.value.location is not None
     assert "detach" in str(caught.value)
-    with pytest.raises(UnsupportedError, match="unwrap"):
-        np.unwrap(t)
 
 
 def test_out_takes_tensors_and_refuses_lost_gradients() -> None:

@@ -57,6 +57,21 @@ def branch(x):
     return "down", x.min()
 
 
+def test_a_write_through_a_name_that_a_condition_chose():
+    def f(x, z, flag):
+        v = x[1:] if flag[0] else x[:-1]
+        v *= 2.0
+        a, b = (x, z) if x[0] > z[0] else (z, x)
+        for _ in range(3):
+            if a[1] > b[1]:
+                a, b = b, a
+            a += 0.5 * b
+        return x * v[0]
+
+    calls = [(u, v, np.full(5, s)) for u, v in ((UP, DOWN), (DOWN, UP)) for s in (0, 1)]
+    check(f, *calls)
+
+
 def test_both_branches_are_compiled_once():
     compiled = check(branch, (UP,), (DOWN,), (UP,), (DOWN,), (UP,))
     info = compiled.cache_info()

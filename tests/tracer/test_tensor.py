@@ -170,20 +170,33 @@ def test_ufunc_accumulate() -> None:
     x = np.array([[1.0, 5.0], [3.0, 2.0]])
     check(np.add.accumulate(tensor(x)), np.add.accumulate(x))
     check(np.multiply.accumulate(tensor(x), axis=1), np.multiply.accumulate(x, axis=1))
+    check(np.maximum.accumulate(tensor(x), axis=1), np.maximum.accumulate(x, axis=1))
+    check(np.minimum.accumulate(tensor(x)), np.minimum.accumulate(x))
+    check(np.add.reduceat(tensor(x), [0, 1, 0]), np.add.reduceat(x, [0, 1, 0]))
+    check(np.divide.accumulate(tensor(x), axis=1), np.divide.accumulate(x, axis=1))
+    check(np.subtract.reduce(tensor(x), axis=1), np.subtract.reduce(x, axis=1))
     with pytest.raises(UnsupportedError):
-        np.add.reduceat(tensor(x), [0])
+        np.subtract.reduce(tensor(x), axis=(0, 1))
 
 
 @pytest.mark.parametrize("u", [np.add, np.subtract, np.multiply, np.maximum, np.power])
 @pytest.mark.parametrize(
     "key",
-    [[0, 0, 1], slice(1, None), (np.array([0, 1]), 1), 1, [[0], [1]]],
+    [
+        [0, 0, 1],
+        slice(1, None),
+        (np.array([0, 1]), 1),
+        1,
+        [[0], [1]],
+        (slice(None), [1, 1]),
+        np.array([[True, False], [False, False], [False, True]]),
+    ],
     ids=str,
 )
 def test_ufunc_at(u: np.ufunc, key: Any) -> None:
     x = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     t, v = tensor(x), np.array([2.0, 3.0])
-    v = v[0] if key == 1 else v
+    v = v[0] if isinstance(key, int) else v
     if isinstance(key, tuple):
         v = np.array([2.0, 3.0])
     u.at(t, key, v)

@@ -17,6 +17,7 @@ import numpy as np
 from ...ir.op import OPS, Op
 from ..values import inside_transform, is_symbolic
 from . import (  # noqa: F401
+    applied,
     choice,
     create,
     einsum,
@@ -24,9 +25,11 @@ from . import (  # noqa: F401
     join,
     linalg,
     nans,
+    padding,
     quantiles,
     reduce,
     scans,
+    sets,
     shapes,
     sorting,
     statistics,

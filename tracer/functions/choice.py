@@ -30,6 +30,7 @@ from .core import (
     unsupported,
 )
 from .linalg import flat
+from .reduce import any_
 from .shapes import broadcast_shape, broadcast_to
 
 
@@ -159,10 +160,8 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     elif mode == "clip":
         index = apply("minimum", apply("maximum", index, 0), n - 1)
     else:
-        known = concrete(index)
-        if known is None:
-            raise unsupported("choose: computed indices", "mode='raise' needs them")
-        if ((known < 0) | (known >= n)).any():
+        low, high = apply("less", index, 0), apply("greater_equal", index, n)
+        if any_(apply("logical_or", low, high)):
             raise ShapeError("invalid entry in choice array")
     r = parts[-1]
     for k in range(n - 2, -1, -1):
@@ -462,25 +461,3 @@ def _longer(n: Any, value: Any) -> Any:
 def _first(v: Any, target: Any) -> Any:
     n = target.shape[0]
     return v if v.shape[0] is n else apply("slice", v, 0, axis=0, size=n, step=1)
-
-
-def _refuse(function: Any, why: str) -> None:
-    def refused(*args: Any, **kwargs: Any) -> Any:
-        raise unsupported(f"{function.__name__}: not supported on tensors", why)
-
-    refused.__name__ = function.__name__
-    implements(function)(refused)
-
-
-_SETS: tuple[Any, ...] = (
-    np.unique,
-    np.intersect1d,
-    np.union1d,
-    np.setdiff1d,
-    np.isin,
-)
-for _function in _SETS:
-    _refuse(_function, "sets of values have no derivative")
-_APPLIED: tuple[Any, ...] = (np.apply_along_axis, np.apply_over_axes)
-for _function in _APPLIED:
-    _refuse(_function, "write the loop: it is compiled")

@@ -288,78 +288,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     return apply("reshape", x, shape=(*shape[:k], n * times, *shape[k + 2 :]))
 
 
-# ---------------------------------------------------------------- padding, insertion
-
-
-@implements(np.pad)
-def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
-    x = asarray(array)
-    widths = _pad_widths(pad_width, len(x.shape))
-    if not isinstance(mode, str) or mode not in ("constant", "edge", "wrap", "reflect"):
-        raise unsupported(
-            f"pad: mode={mode!r}", "modes constant, edge, wrap and reflect have a rule"
-        )
-    values = kwargs.pop("constant_values", 0)
-    if kwargs:
-        raise unsupported(f"pad: {sorted(kwargs)}", "these arguments have no rule")
-    if mode == "constant":
-        return _pad_constant(x, widths, values)
-    for k, (low, high) in enumerate(widths):
-        n = x.shape[k]
-        before, after = _pad_pieces(mode, low, high, n)
-        parts = [
-            *(getitem(x, (*(slice(None),) * k, p)) for p in before),
-            x,
-            *(getitem(x, (*(slice(None),) * k, p)) for p in after),
-        ]
-        x = concatenate(parts, k) if len(parts) > 1 else x
-    return ordered(apply("copy", x), "A", array)
-
-
-def _pad_widths(width: Any, ndim: int) -> list[tuple[Any, Any]]:
-    if is_int(width):
-        return [(width, width)] * ndim
-    pairs = [tuple(p) if not is_int(p) else (p,) for p in width]
-    if all(len(p) == 1 for p in pairs):
-        flat = [p[0] for p in pairs]
-        if len(flat) == 2 and all(map(is_int, width)):
-            return [(flat[0], flat[1])] * ndim
-        pairs = [(d, d) for d in flat]
-    if len(pairs) == 1:
-        pairs = pairs * ndim
-    if len(pairs) != ndim:
-        raise ShapeError(f"pad_width {width} does not fit {ndim} axes")
-    return [(p[0], p[1]) for p in pairs]
-
-
-def _pad_constant(x: Any, widths: list[tuple[Any, Any]], values: Any) -> Any:
-    from .. import dispatch
-    from .create import full
-
-    if not isinstance(values, int | float | complex) and shape_of(asarray(values)):
-        raise unsupported("pad: constant_values differ by side", "one value has a rule")
-    shape = tuple(a + d + b for d, (a, b) in zip(x.shape, widths, strict=True))
-    out = ordered(full(shape, values, x.dtype), "A", x)
-    inner = tuple(slice(a, a + d) for d, (a, _) in zip(x.shape, widths, strict=True))
-    dispatch.write(getitem(out, inner) if inner else out, x)
-    return out
-
-
-def _pad_pieces(mode: str, low: Any, high: Any, n: Any) -> tuple[list[Any], list[Any]]:
-    """Return the slices that go before and after along one axis."""
-    if mode == "edge":
-        return [slice(0, 1)] * int(low), [slice(n - 1, n)] * int(high)
-    most = n if mode == "wrap" else n - 1
-    if low > most or high > most:
-        raise unsupported(f"pad: mode={mode!r} wider than the array", "it repeats")
-    if mode == "wrap":
-        before = [slice(n - low, n)] if low != 0 else []
-        return before, [slice(0, high)] if high != 0 else []
-    before = [slice(low, 0, -1)] if low != 0 else []
-    stop = n - 2 - high
-    return before, (
-        [slice(n - 2, stop if stop >= 0 else None, -1)] if high != 0 else []
-    )
+# ---------------------------------------------------------------- insertion
 
 
 @implements(np.delete)

@@ -25,6 +25,7 @@ from .core import (
     unsupported,
     usual_size,
 )
+from .quantiles import scalar_where
 from .reduce import max as max_
 from .reduce import min as min_
 from .reduce import sum as sum_
@@ -254,7 +255,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         ord is None or (ord in ("f", "fro") and ndim == 2) or (ord == 2 and ndim == 1)
     ):
         v = flat(x)
-        r = apply("sqrt", matrix_product(v, v))
+        r = apply("root", matrix_product(v, v))
         return apply("reshape", r, shape=(1,) * ndim) if keepdims else r
     axes = tuple(range(ndim)) if axis is None else axis_tuple(axis, ndim)
     if len(axes) == 1:
@@ -266,7 +267,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 def _vector_norm(x: Any, order: Any, k: int, keepdims: bool) -> Any:
     if order is None or order == 2:
-        return apply("sqrt", sum_(apply("multiply", x, x), k, keepdims=keepdims))
+        return apply("root", sum_(apply("multiply", x, x), k, keepdims=keepdims))
     size = apply("absolute", x)
     if order == np.inf:
         return max_(size, k, keepdims=keepdims)
@@ -301,13 +302,16 @@ def _computed_norm(x: Any, order: Any, k: int, keepdims: bool) -> Any:
 def _power_norm(x: Any, order: Any, k: int, keepdims: bool) -> Any:
     size = apply("absolute", x)
     total = sum_(apply("power", size, order), k, keepdims=keepdims)
-    return apply("power", total, apply("divide", 1.0, order))
+    none = apply("equal", total, 0)  # where the derivative is 0, as in PyTorch
+    usual = apply("where", none, 1.0, total)
+    r = apply("power", usual, apply("divide", 1.0, order))
+    return scalar_where(none, apply("power", 0.0, apply("divide", 1.0, order)), r)
 
 
 def _matrix_norm(x: Any, order: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     row, column = axes
     if order in (None, "fro", "f"):
-        return apply("sqrt", sum_(apply("multiply", x, x), axes, keepdims=keepdims))
+        return apply("root", sum_(apply("multiply", x, x), axes, keepdims=keepdims))
     pick: dict[Any, Any] = {1: (row, column, max_), -1: (row, column, min_)}
     pick |= {np.inf: (column, row, max_), -np.inf: (column, row, min_)}
     if order not in pick:

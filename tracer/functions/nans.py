@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...ir.errors import ShapeError
+from .choice import take_along_axis
 from .core import (
     NO_VALUE,
     apply,
@@ -15,8 +17,20 @@ from .core import (
     implements,
     operand,
 )
-from .quantiles import scalar_where
-from .reduce import all_, max, mean, min, prod, sum, variance
+from .join import concatenate
+from .quantiles import keep_axes, reduced_last, scalar_where
+from .reduce import (
+    all_,
+    any_,
+    argmax,
+    argmin,
+    max,
+    mean,
+    min,
+    prod,
+    sum,
+    variance,
+)
 from .scans import cumprod, cumsum
 
 
@@ -128,7 +142,7 @@ def nanstd(
         mean=mean,
         correction=correction,
     )
-    return finish(apply("sqrt", r), out)
+    return finish(apply("root", r), out)
 
 
 def _nan_extremum(name: str, fill: float, reduce: Any) -> Callable[..., Any]:
@@ -163,3 +177,41 @@ def nancumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> A
 @implements(np.nancumprod)
 def nancumprod(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
     return cumprod(without_nans(1.0)(a), axis, dtype, out)
+
+
+def _nan_position(name: str, fill: float, find: Any) -> Callable[..., Any]:
+    def position(
+        a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = NO_VALUE
+    ) -> Any:
+        x = asarray(a)
+        if x.dtype.kind == "f" and any_(all_(apply("isnan", x), axis)):
+            raise ShapeError("All-NaN slice encountered")
+        return find(without_nans(fill)(x), axis, out, keepdims=keepdims)
+
+    position.__name__ = name
+    return position
+
+
+nanargmax = implements(np.nanargmax)(_nan_position("nanargmax", -np.inf, argmax))
+nanargmin = implements(np.nanargmin)(_nan_position("nanargmin", np.inf, argmin))
+
+
+@implements(np.nanmedian)
+def nanmedian(
+    a: Any,
+    axis: Any = None,
+    out: Any = None,
+    overwrite_input: bool = False,
+    keepdims: Any = NO_VALUE,
+) -> Any:
+    x, axes = reduced_last(asarray(a), axis)
+    k = len(x.shape) - 1
+    s = apply("sort", x, axis=k)
+    numbers = sum(apply("logical_not", apply("isnan", x)), k, keepdims=True)
+    places = (apply("subtract", numbers, 1), numbers)
+    halves = [apply("maximum", apply("floor_divide", p, 2), 0) for p in places]
+    middle = [
+        take_along_axis(s, apply("minimum", h, x.shape[k] - 1), k) for h in halves
+    ]
+    r = mean(concatenate(middle, k), k)
+    return finish(keep_axes(r, axes, asarray(a), keepdims), out)

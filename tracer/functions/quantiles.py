@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ...ir.errors import ShapeError
-from ..values import concrete, is_symbolic
+from ..values import concrete, constant, is_symbolic
 from .core import (
     all_axes,
     apply,
@@ -30,11 +31,11 @@ def median(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> Any:
-    x, axes = _reduced_last(asarray(a), axis)
+    x, axes = reduced_last(asarray(a), axis)
     n = x.shape[-1]
     k = len(x.shape) - 1
     if isinstance(n, int) and n == 0:  # the mean of nothing
-        return finish(_keep_axes(mean(x, -1), axes, asarray(a), keepdims), out)
+        return finish(keep_axes(mean(x, -1), axes, asarray(a), keepdims), out)
     s = apply("sort", x, axis=k)
     odd = n % 2 == 1
     start, size = (n // 2, 1) if odd else (n // 2 - 1, 2)
@@ -43,7 +44,7 @@ def median(
     if x.dtype.kind == "f":
         last = apply("select", s, n - 1, axis=k)
         r = scalar_where(apply("isnan", last), last, r)
-    return finish(_keep_axes(r, axes, asarray(a), keepdims), out)
+    return finish(keep_axes(r, axes, asarray(a), keepdims), out)
 
 
 def scalar_where(condition: Any, x: Any, y: Any) -> Any:
@@ -52,7 +53,7 @@ def scalar_where(condition: Any, x: Any, y: Any) -> Any:
     return r if shape_of(r) else apply("item", r)
 
 
-def _reduced_last(x: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
+def reduced_last(x: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     """Return `x` with the reduced axes made one, at the end, and those axes."""
     axes = all_axes(axis, len(x.shape))
     if len(axes) == len(x.shape):
@@ -67,7 +68,7 @@ def _reduced_last(x: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     return x, axes
 
 
-def _keep_axes(r: Any, axes: tuple[int, ...], x: Any, keepdims: Any) -> Any:
+def keep_axes(r: Any, axes: tuple[int, ...], x: Any, keepdims: Any) -> Any:
     if not is_kept(keepdims) or not axes:
         return r
     return apply("expand_dims", r, axis=axes)
@@ -85,24 +86,27 @@ def quantile(
     *,
     weights: Any = None,
 ) -> Any:
-    if method != "linear" or weights is not None:
+    if method not in _WEIGHTS or weights is not None:
         raise unsupported(
-            f"quantile: method={method!r} or weights", "only method='linear' has a rule"
+            f"quantile: method={method!r} or weights",
+            f"there are rules for {', '.join(_WEIGHTS)}",
         )
-    x, axes = _reduced_last(asarray(a), axis)
+    x, axes = reduced_last(asarray(a), axis)
     k = len(x.shape) - 1
     s = apply("sort", x if x.dtype.kind == "f" else cast(x, np.float64), axis=k)
     at = asarray(q)
     known = concrete(at)
     if known is not None and ((known < 0) | (known > 1)).any():
         raise ShapeError("Quantiles must be in the range [0, 1]")
-    if known is None:
+    if known is None or method != "linear":
+        at = at if known is None else constant(known.copy())
         flat = apply("reshape", at, shape=(product(at.shape),))
         levels = [apply("select", flat, n, axis=0) for n in range(int(flat.shape[0]))]
-        parts = [_at_level(s, k, cast(p, np.float64)) for p in levels]
+        weigh = _WEIGHTS[method]
+        parts = [_at_level(s, k, cast(p, np.float64), weigh) for p in levels]
     else:
         parts = [_at_quantile(s, k, float(p)) for p in known.ravel()]
-    parts = [_keep_axes(p, axes, x, keepdims) for p in parts]
+    parts = [keep_axes(p, axes, x, keepdims) for p in parts]
     if not at.shape:
         return finish(parts[0], out)
     from .join import stack
@@ -112,6 +116,26 @@ def quantile(
         apply("reshape", r, shape=(*at.shape, *shape_of(r)[1:])) if at.ndim != 1 else r,
         out,
     )
+
+
+def _odd(x: Any) -> Any:
+    return apply("equal", apply("remainder", x, 2), 1)
+
+
+def _nearest(low: Any, part: Any) -> Any:
+    """Round to the nearer element, from the middle to the even one."""
+    tie = apply("logical_and", apply("equal", part, 0.5), _odd(low))
+    return apply("logical_or", apply("greater", part, 0.5), tie)
+
+
+# How much of the way from the element below to the one above, by position and part.
+_WEIGHTS: dict[str, Callable[[Any, Any], Any]] = {
+    "linear": lambda low, part: part,
+    "lower": lambda low, part: 0.0,
+    "higher": lambda low, part: apply("greater", part, 0),
+    "midpoint": lambda low, part: apply("multiply", apply("greater", part, 0), 0.5),
+    "nearest": _nearest,
+}
 
 
 def _at_quantile(s: Any, k: int, p: float) -> Any:
@@ -136,16 +160,18 @@ def _at_quantile(s: Any, k: int, p: float) -> Any:
     return _nan_if_last(s, k, r)
 
 
-def _at_level(s: Any, k: int, p: Any) -> Any:
-    """Interpolate in a sorted array at a quantile that is computed."""
+def _at_level(s: Any, k: int, p: Any, weigh: Callable[[Any, Any], Any]) -> Any:
+    """Choose or interpolate in a sorted array at a quantile that is computed."""
     last = s.shape[k] - 1
     position = apply("multiply", p, last)
     low = apply("minimum", cast(apply("floor", position), np.int64), last)
-    weight = apply("subtract", position, low)
+    weight = weigh(low, apply("subtract", position, low))
     below = apply("select", s, low, axis=k)
     above = apply("select", s, apply("minimum", apply("add", low, 1), last), axis=k)
     gap = apply("subtract", above, below)
-    far = apply("subtract", above, apply("multiply", gap, apply("subtract", 1, weight)))
+    far = apply(
+        "subtract", above, apply("multiply", gap, apply("subtract", 1.0, weight))
+    )
     near = apply("add", below, apply("multiply", gap, weight))
     r = scalar_where(apply("greater_equal", weight, 0.5), far, near)
     return _nan_if_last(s, k, r)

@@ -272,7 +272,7 @@ def std(
     correction: Any = NO_VALUE,
 ) -> Any:
     r = variance(a, axis, dtype, ddof, keepdims, where, mean, correction)
-    return finish(apply("sqrt", r), out)
+    return finish(apply("root", r), out)
 
 
 @implements(np.average)

@@ -22,7 +22,6 @@ from .core import (
     operand,
     product,
     shape_of,
-    unsupported,
 )
 from .reduce import sum
 
@@ -43,6 +42,8 @@ def _scan(name: str) -> Callable[..., Any]:
 
 cumsum = implements(np.cumsum)(_scan("cumsum"))
 cumprod = implements(np.cumprod)(_scan("cumprod"))
+implements(np.maximum.accumulate)(_scan("cummax"))
+implements(np.minimum.accumulate)(_scan("cummin"))
 
 
 @implements(np.cumulative_sum)
@@ -119,21 +120,45 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
         steps = steps * len(axes)
     if len(steps) != len(axes):
         raise DTypeError("invalid number of arguments")
-    if edge_order != 1:
-        raise unsupported("gradient: edge_order=2", "edge_order=1 has a rule")
-    if any(shape_of(operand(h)) for h in steps):
-        raise unsupported("gradient: uneven spacing", "a constant step has a rule")
+    if edge_order not in (1, 2):
+        raise ShapeError("'edge_order' greater than 2 not supported")
     if x.dtype.kind != "f":
         x = cast(x, np.float64)
-    out = [_slope(x, h, k) for h, k in zip(steps, axes, strict=True)]
+    out = [
+        _slope(x, _spacing(h, x, k), k, edge_order)
+        for h, k in zip(steps, axes, strict=True)
+    ]
     return out[0] if len(axes) == 1 else tuple(out)
 
 
-def _slope(x: Any, h: Any, k: int) -> Any:
+def _spacing(h: Any, x: Any, k: int) -> Any:
+    """Return a step, or the distances of coordinates, along axis k of an array."""
+    h = operand(h)
+    if not shape_of(h):
+        return h
+    if len(shape_of(h)) != 1:
+        raise ShapeError("distances must be either scalars or 1d")
+    if h.shape[0] != x.shape[k]:
+        raise ShapeError(
+            "when 1d, distances must match the length of the corresponding dimension"
+        )
+    gaps = diff(h if h.dtype.kind == "f" else cast(h, np.float64))
+    after = tuple(range(1, len(x.shape) - k))
+    return apply("expand_dims", gaps, axis=after) if after else gaps
+
+
+def _slope(x: Any, h: Any, k: int, edge_order: int) -> Any:
     """Return central differences inside and one-sided ones at both ends."""
     from .join import concatenate
 
     n = x.shape[k]
+    if n < 3 and edge_order == 2:
+        raise ShapeError(
+            "Shape of array too small to calculate a numerical gradient, at least "
+            "(edge_order + 1) elements are required."
+        )
+    if n > 2 and (edge_order == 2 or shape_of(h)):
+        return ordered(concatenate(_parabolas(x, h, k, edge_order), k), "K", x)
     if n < 2:
         raise ShapeError(
             "Shape of array too small to calculate a numerical gradient, at least "
@@ -150,6 +175,39 @@ def _slope(x: Any, h: Any, k: int) -> Any:
         wide = apply("subtract", part(2, n - 2), part(0, n - 2))
         pieces.insert(1, apply("divide", wide, apply("multiply", 2.0, h)))
     return ordered(concatenate(pieces, k), "K", x)
+
+
+def _parabolas(x: Any, h: Any, k: int, edge_order: int) -> list[Any]:
+    """Return slopes, at three points each, of the parabolas through them.
+
+    With slopes p and q before and after the middle, and distances a and b, the slope
+    is (b * p + a * q) / (a + b) there, and p - a * (q - p) / (a + b) at the start.
+    """
+    n = x.shape[k]
+
+    def part(y: Any, start: Any, size: Any) -> Any:
+        return apply("slice", y, start, axis=k, size=size, step=1)
+
+    gaps = apply("subtract", part(x, 1, n - 1), part(x, 0, n - 1))
+    slopes = apply("divide", gaps, h)
+    p, q = part(slopes, 0, n - 2), part(slopes, 1, n - 2)
+    a = b = h
+    if shape_of(h):
+        axis = len(shape_of(h)) - (len(x.shape) - k)
+        a, b = (apply("slice", h, s, axis=axis, size=n - 2, step=1) for s in (0, 1))
+    share = apply("divide", a, apply("add", a, b))
+    bend = apply("multiply", share, apply("subtract", q, p))
+    inside = apply("add", p, bend)
+    if edge_order == 1:
+        return [part(slopes, 0, 1), inside, part(slopes, n - 2, 1)]
+    rest = apply("multiply", apply("divide", b, apply("add", a, b)), _minus(q, p))
+    first = apply("subtract", part(p, 0, 1), part(bend, 0, 1))
+    last = apply("add", part(q, n - 3, 1), part(rest, n - 3, 1))
+    return [first, inside, last]
+
+
+def _minus(x: Any, y: Any) -> Any:
+    return apply("subtract", x, y)
 
 
 @implements(np.diff)

@@ -109,7 +109,17 @@ def ravel(a: Any, order: str = "C") -> Any:
 
 @implements(np.resize)
 def resize(a: Any, new_shape: Any) -> Any:
-    raise unsupported("resize: the result repeats or cuts the data", "use np.tile")
+    x = asarray(a)
+    shape, n = as_shape(new_shape), product(x.shape)
+    line = apply("reshape", x, shape=(n,))
+    count = product(shape)
+    if n == 0 or count == 0:
+        return apply("full", 0, shape=shape, dtype=x.dtype)
+    if same_sizes((count,), (n,)):
+        return apply("copy", apply("reshape", line, shape=shape))
+    at = apply("remainder", apply("arange", size=count), n)
+    r = apply("gather", line, at, axes=(0,), position=0)
+    return apply("reshape", r, shape=shape)
 
 
 # ---------------------------------------------------------------- axes

@@ -8,30 +8,29 @@ import numpy as np
 
 from ...ir.errors import DTypeError, ShapeError
 from ..index import getitem
-from ..values import concrete, lift_beside
+from ..values import concrete, is_tensor, lift_beside
+from .builtins import int_
+from .builtins import max_ as largest
+from .choice import take_along_axis
 from .core import (
     apply,
+    as_shape,
     asarray,
     axis_index,
     cast,
     implements,
     no_support,
+    same_sizes,
     shape_of,
     unsupported,
 )
+from .create import linspace
+from .join import concatenate
 from .linalg import flat
-
-
-def must_be_known(x: Any, what: str) -> np.ndarray[Any, Any]:
-    """Return values that decide the size of a result."""
-    values = concrete(x)
-    if values is None:
-        raise unsupported(
-            f"{what}: the result's size depends on computed values",
-            "sizes must be known when the function is captured",
-            "use np.where, or a mask as an index",
-        )
-    return values
+from .reduce import any_, sum
+from .reduce import max as max_
+from .reduce import min as min_
+from .scans import cumulative_sum, diff
 
 
 def _sorter(name: str) -> Any:
@@ -107,12 +106,76 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0) -> Any:
     index = asarray(x)
     if index.dtype.kind not in "biu" or len(index.shape) != 1:
         raise DTypeError("bincount: x must be a 1-d array of integers")
-    known = must_be_known(index, "bincount")
-    if known.size and known.min() < 0:
+    if any_(apply("less", index, 0)):
         raise ShapeError("'list' argument must have no negative elements")
-    size = max(int(known.max()) + 1 if known.size else 0, minlength)
+    n = index.shape[0]
+    size = largest([int_(max_(index)) + 1, minlength]) if n > 0 else minlength
+    index = cast(index, np.int64)
+    dtype = np.dtype(np.int64 if weights is None else np.float64)
     if weights is None:
-        return lift_beside(np.bincount(known, minlength=size), index)
-    w = cast(asarray(weights), np.float64)
-    zeros = apply("full", 0.0, shape=(size,), dtype=np.dtype(np.float64))
+        w = apply("full", 1, shape=(n,), dtype=dtype)
+    else:
+        w = cast(asarray(weights), dtype)
+        if not same_sizes(w.shape, (n,)):
+            raise ShapeError("The weights and list don't have the same length.")
+    zeros = apply("full", 0, shape=as_shape(size), dtype=dtype)
     return apply("gather_scatter_add", zeros, w, index, axes=(0,), position=0)
+
+
+@implements(np.lexsort)
+def lexsort(keys: Any, axis: Any = -1) -> Any:
+    parts = [asarray(k) for k in keys]
+    if not parts:
+        raise DTypeError("need sequence of keys with len > 0 in lexsort")
+    order = argsort(parts[0], axis)
+    for x in parts[1:]:
+        inner = argsort(take_along_axis(x, order, axis), axis)
+        order = take_along_axis(order, inner, axis)
+    return order
+
+
+@implements(np.histogram)
+def histogram(
+    a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+) -> Any:
+    x = flat(asarray(a))
+    edges = _edges(x, bins, range)
+    ordered_by = argsort(x)
+    s = getitem(x, ordered_by)
+    n = edges.shape[0]
+    inner = searchsorted(s, apply("slice", edges, 0, axis=0, size=n - 1, step=1))
+    last = searchsorted(
+        s, apply("slice", edges, n - 1, axis=0, size=1, step=1), "right"
+    )
+    below = concatenate([inner, last], 0)
+    if weights is not None:
+        w = getitem(flat(asarray(weights)), ordered_by)
+        below = getitem(cumulative_sum(w, axis=0, include_initial=True), below)
+    counts = diff(below)
+    if density:
+        if weights is None:
+            counts = cast(counts, np.float64)
+        counts = apply("divide", apply("divide", counts, diff(edges)), sum(counts))
+    return counts, edges
+
+
+@implements(np.histogram_bin_edges)
+def histogram_bin_edges(
+    a: Any, bins: Any = 10, range: Any = None, weights: Any = None
+) -> Any:
+    return _edges(flat(asarray(a)), bins, range)
+
+
+def _edges(x: Any, bins: Any, limits: Any) -> Any:
+    if isinstance(bins, str):
+        raise unsupported(f"histogram: bins={bins!r}", "a number or edges have a rule")
+    edges = asarray(bins)
+    if shape_of(edges):
+        falls = apply("less", diff(edges), 0)
+        if any_(falls):
+            raise ShapeError("`bins` must increase monotonically, when an array")
+        return edges if is_tensor(edges) else lift_beside(edges.copy(), x)
+    first, last = (min_(x), max_(x)) if limits is None else limits
+    flat_range = apply("equal", first, last)
+    half = apply("where", flat_range, 0.5, 0.0)
+    return linspace(apply("subtract", first, half), apply("add", last, half), bins + 1)

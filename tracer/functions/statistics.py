@@ -7,9 +7,17 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import ShapeError
-from .core import apply, asarray, cast, implements, product, unsupported
+from .core import (
+    apply,
+    asarray,
+    cast,
+    implements,
+    product,
+    shape_of,
+    unsupported,
+)
 from .linalg import matrix_product
-from .shapes import permuted
+from .shapes import diagonal, permuted
 
 
 @implements(np.cov)
@@ -40,6 +48,16 @@ def cov(
     if r.shape[0] == 1:
         return apply("squeeze", r, axis=(0, 1))
     return r
+
+
+@implements(np.corrcoef)
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Any:
+    c = cov(x, y, rowvar, dtype=dtype)
+    if not shape_of(c):
+        return apply("divide", c, c)
+    spread = apply("sqrt", diagonal(c))
+    r = apply("divide", c, apply("expand_dims", spread, axis=(1,)))
+    return apply("clip", apply("divide", r, spread), -1.0, 1.0)
 
 
 def _real(x: Any, name: str) -> Any:
