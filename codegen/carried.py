@@ -68,6 +68,14 @@ NEUTRAL: dict[str, Callable[[DType], Any]] = {
 EXACT = {"({0} * {1})": lambda dtype: 1}  # of integers only
 
 
+def neutral_of(step: str, dtype: DType) -> Lit | None:
+    """Return what changes nothing in a fold of a dtype; None where nothing is known."""
+    make = NEUTRAL.get(step)
+    if make is None or (dtype == BOOL and make in (_bottom, _top, NEUTRAL[SUM])):
+        return None
+    return Lit(make(dtype), dtype)
+
+
 @dataclass(slots=True)
 class Fold:
     """A variable that all iterations fold their values into."""
@@ -219,9 +227,7 @@ def _fold(name: str, sets: Sequence[tuple[Set, list[Loop]]]) -> Fold | None:
     dtype = sets[0][0].value.dtype
     if step in EXACT and dtype.kind not in "iu":
         return None
-    if step not in NEUTRAL and step not in EXACT:
-        return None
-    if dtype == BOOL and NEUTRAL.get(step) in (_bottom, _top, NEUTRAL[SUM]):
+    if step not in EXACT and neutral_of(step, dtype) is None:
         return None
     return Fold(name, dtype, step, first, loss_of)
 

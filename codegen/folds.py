@@ -17,6 +17,7 @@ from ..ir.dims import Dim, Symbol
 from ..ir.func import Node, type_of
 from ..ir.op import Fold
 from ..ir.types import BOOL, I64, DType
+from .carried import neutral_of
 from .kernels import at, cast, compare
 from .nests import (
     Apply,
@@ -98,7 +99,7 @@ def _start(fold: Fold, dtype: DType) -> Scalar:
     return cast(start_of(fold), dtype)
 
 
-def step(fold: Fold, acc: Scalar, dtype: DType, **given: Scalar) -> Scalar:
+def step(fold: Fold, acc: Scalar, dtype: DType, **given: Scalar) -> Apply:
     """Apply a fold's step: `{acc}` and named operands become numbered ones."""
     template = fold.step.replace("{acc}", "{0}")
     args = [acc]
@@ -198,17 +199,19 @@ def _finish(
         return
     if outer:
         old: Scalar = Load(r.out, r.offset, out.dtype)
+        stepped = step(r.fold, old, out.dtype, x=total)
+        start: Scalar | None = _start(r.fold, out.dtype)
         if r.fold.start == "first":
+            start = neutral_of(stepped.template, out.dtype)
+        if start is None:
             name = low.fresh("v")
             first = _is_first(axes, outer)
-            stepped = step(r.fold, old, out.dtype, x=total)
             chosen = Apply("where({0}, {1}, {2})", (first, total, stepped), out.dtype)
             where.append(Let(name, chosen))
             total = Reg(name, out.dtype)
         else:
-            start = _start(r.fold, out.dtype)
             before[0].append(Fill(r.out, 0, out.size, start))
-            total = step(r.fold, old, out.dtype, x=total)
+            total = stepped
     where.append(Store(r.out, r.offset, total))
 
 

@@ -50,11 +50,9 @@ from ..ir.types import BOOL, I64, DType, Shape, Type
 from .nests import (
     Allocate,
     Apply,
-    Argument,
     At,
     Bind,
     Buffer,
-    Call,
     Cast,
     Check,
     Failure,
@@ -166,19 +164,6 @@ class Lowering:
             yield self.body
         finally:
             self.body = saved
-
-    def call(
-        self, node: Node, function: str, args: Sequence[Argument], result: str = ""
-    ) -> None:
-        """Call a library routine, if the target has it."""
-        if function.partition(".")[0] not in self.library:
-            raise UnsupportedError(
-                f"{node.op.name} has no form for a GPU yet",
-                rule="Factorisations of matrices are routines of the processor.",
-                hint="compile the function without device=, and give it arrays of the "
-                "host: x.numpy(), t.cpu()",
-            )
-        self.emit(Call(function, tuple(args), result))
 
     def let(self, x: Scalar, hint: str = "v") -> Scalar:
         """Bind a register; literals and registers need none."""

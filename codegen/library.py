@@ -1,4 +1,4 @@
-"""Routines of a library: one call per matrix of a stack."""
+"""Routines of a library: one call per matrix of a stack, or nests of `factors`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from ..ir.errors import LinAlgError, UnsupportedError
 from ..ir.func import Node, Operand, type_of
 from ..ir.op import Routine
 from ..ir.types import I64, DType, Shape
+from . import factors
 from .kernels import Stored, cast, compare, whole
-from .nests import Argument, Buffer, If, Lit, Load, Reg, Set, Store
+from .nests import Argument, Buffer, Call, If, Lit, Load, Reg, Set, Store
 
 if TYPE_CHECKING:
     from .kernels import Lowering
@@ -19,10 +20,16 @@ MATRIX = 2  # axes of an operand that one call takes
 
 
 def lower(low: Lowering, node: Node) -> None:
-    """Lower a routine to calls on matrices in C order, and a check of what they say."""
+    """Lower a routine to calls on matrices in C order, and a check of what they say.
+
+    Where the target does not have it, it becomes nests.
+    """
     routine = node.op.lower
     if not isinstance(routine, Routine):
         raise UnsupportedError(f"{node.op.name}: compiled code has no such op yet")
+    if "linalg" not in low.library:
+        factors.lower(low, node, routine)
+        return
     v = node.result
     given = dict(zip(node.op.operands, node.operands, strict=True))
     types = tuple(map(type_of, node.operands))
@@ -42,7 +49,7 @@ def lower(low: Lowering, node: Node) -> None:
         flags = (bool(node.attrs[name]) for name in routine.flags)
         status = Reg(low.fresh("status"), I64)
         args += [*sizes, *flags]
-        low.call(node, f"linalg.{routine.name}", args, status.name)
+        low.emit(Call(f"linalg.{routine.name}", tuple(args), status.name))
         bad = compare("!=", status, Lit(0, I64))
         low.emit(If(bad, [Set(failed.name, status)], []))
     if routine.error:

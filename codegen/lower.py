@@ -23,8 +23,8 @@ LIBRARY = frozenset({"blas", "linalg", "sorting"})
 def lower(f: Func, name: str, library: Collection[str] = LIBRARY) -> Program:
     """Turn a pure Func into a program of nests.
 
-    It may call routines of the modules in `library`. Without BLAS products are loops;
-    an op that has no other form than a call is an error.
+    It may call routines of the modules in `library`. Without BLAS products are loops,
+    and so are factorisations without LAPACK.
     """
     low = Lowering(f, library)
     params, sizes = _enter(low)

@@ -20,6 +20,7 @@ from .nests import (
     At,
     Bind,
     Buffer,
+    Call,
     If,
     Lit,
     Load,
@@ -143,7 +144,7 @@ def _sort(low: Lowering, node: Node) -> None:
         pointers: list[Pointer] = [(keys, 0), (scratch, 0)]
         if positions:
             pointers.insert(1, (order, 0))
-        low.call(node, f"sorting.{function}", (*pointers, n))
+        low.emit(Call(f"sorting.{function}", (*pointers, n)))
         s, i = low.symbol("i")
         low.emit(
             Loop(
@@ -169,7 +170,7 @@ def _search(low: Lowering, node: Node, function: str) -> None:
     with low.loops(type_of(y).shape) as index:
         value = low.let(cast(low.let(low.element(y, index)), dtype))
         args = ((keys, 0), n, value, bool(node.attrs["right"]))
-        low.call(node, f"sorting.{function}", args, found.name)
+        low.emit(Call(f"sorting.{function}", args, found.name))
         if out is not None:
             low.emit(Store(out, linear(index, v.type.shape), found))
     if out is None:

@@ -133,6 +133,8 @@ class Fold:
 class Routine:
     """A function of `runtime.linalg` that computes an op, one matrix of a stack a time.
 
+    Targets without it have nests of the same name, in `codegen/factors.py`.
+
     It is called with the operands that it reads, the result, `sizes` of the operand
     types, and the attributes `flags`. The result starts as a copy of the operand
     `over`. Where the function returns anything but 0, `error` is the LinAlgError.

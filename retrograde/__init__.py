@@ -25,6 +25,7 @@ from .tracer.modes import (
     enable_grad,
     is_grad_enabled,
     no_grad,
+    set_deterministic,
     set_grad_enabled,
     set_view_replay,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "numpy",
     "once_differentiable",
     "register_container",
+    "set_deterministic",
     "set_grad_enabled",
     "set_num_threads",
     "set_view_replay",

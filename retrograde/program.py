@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import retrograde as rg
 
 from .leaves import Leaf, is_array, is_float, leaves, rebuild, shares_memory
-from .runtime.devices import DeviceArray
+from .runtime.devices import DeviceArray, packages
 from .runtime.devices import device as find_device
 from .tracer.jit import Compiled
 
@@ -70,7 +70,7 @@ def make_program(
 ) -> Program:
     """Find the plain function, name its arguments and check what to differentiate.
 
-    Raises DeviceError where there is no such device.
+    Raises DeviceError where there is no such device, or no compiler for it.
     """
     compiled = f if hasattr(f, "cache_info") and hasattr(f, "source") else None
     if isinstance(compiled, Compiled) and compiled.options.device is not None:
@@ -109,6 +109,7 @@ def make_program(
     on_device = None
     if device is not None:
         device = find_device(device).name
+        packages.numba_cuda()  # one error now, not one for each check
         on_device = rg.compile(compiled, device=device)
     return Program(name, plain, compiled, args, names, argnums, device, on_device)
 

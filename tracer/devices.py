@@ -24,7 +24,7 @@ from . import dispatch
 from .containers import flatten_tree
 from .fields import Fields, part
 from .location import user_location
-from .modes import HOME, STATE
+from .modes import HOME, STATE, Options
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -170,7 +170,7 @@ class OpCall:
         return dispatch.apply(self.op, operands, self.attrs)
 
 
-COMPILED: dict[Any, Callable[..., Any]] = {}  # by op and attributes
+COMPILED: dict[Any, Callable[..., Any]] = {}  # by op, options and attributes
 
 
 def run(op: Op, operands: Sequence[Any], data: Sequence[Any], attrs: Any) -> Any:
@@ -238,11 +238,12 @@ def view(op: Op, data: Sequence[Any], attrs: Mapping[str, Any]) -> DeviceArray |
 
 
 def _compiled(op: Op, attrs: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the compiled function of an op with these attributes."""
-    key = op.name, *((k, type(a), a) for k, a in attrs.items())
+    """Return the compiled function of an op with these attributes, in this mode."""
+    options = Options(deterministic=STATE.deterministic)
+    key = op.name, options, *((k, type(a), a) for k, a in attrs.items())
     found = COMPILED.get(key)
     if found is None:
-        made = part("jit").Compiled(OpCall(op, attrs))
+        made = part("jit").Compiled(OpCall(op, attrs), options)
         found = COMPILED.setdefault(key, made)
     return found
 

@@ -50,6 +50,7 @@ class _Modes(threading.local):
     grad = True
     copy_on_write = False
     view_replay = False
+    deterministic = False  # ops on Tensors of a device
     memory_limit: int | None = None  # of gradients that are captured, in bytes
     options = Options()  # of what is captured, but for the limit
 
@@ -238,6 +239,22 @@ class set_grad_enabled(_Switch):
 
     __slots__ = ()
     _field = "grad"
+
+
+class set_deterministic(_Switch):
+    """Let operations on Tensors of a device give the same bits in every run, or not.
+
+    As with ``compile(deterministic=True)``, which compiled functions need themselves,
+    floats at computed places are added in a form that knows no order. Each operation
+    goes by the mode of the thread that runs it: those of gradients by that of the
+    backward pass. On the processor all is deterministic in any case.
+
+    >>> with set_deterministic(True):
+    ...     pass
+    """
+
+    __slots__ = ()
+    _field = "deterministic"
 
 
 class set_view_replay(_Switch):

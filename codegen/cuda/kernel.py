@@ -44,7 +44,7 @@ from ..nests import (
     copied,
 )
 from .homes import Homes
-from .lanes import WideLoad, WideStore, of_lane
+from .lanes import WideLoad, WideStore, lanes_of, lanes_of_rows, of_lane
 from .meeting import Meeting
 from .share import is_plain, shared, trips
 from .steps import (
@@ -52,6 +52,7 @@ from .steps import (
     THREADS,
     TOGETHER,
     Inner,
+    Lanes,
     Launch,
     Merge,
     all_of,
@@ -108,6 +109,10 @@ class Printer(Meeting):
         self.checks = bool(p.failures)
         self.own = {name for s in all_of([launch]) for name, _ in assigned(s)}
         self.known_loops: dict[Loop, tuple[list[Loop], list[Fold]] | None] = {}
+        self.lanes: Lanes | None = None  # of the loops inside blocks
+        if launch.how == BLOCKS:
+            inside = launch.loops[-1].body
+            self.lanes = lanes_of_rows(inside, launch.own, changed(launch.loops))
 
     # The function -----------------------------------------------------------------
 
@@ -419,11 +424,12 @@ class Printer(Meeting):
             yield from self.together(s, indent)
             return
         loops, folds = found
-        yield from self.meet(by_owners(s, loops), indent)
+        lanes = self.lanes if self.lanes and lanes_of(loops) else None
+        yield from self.meet(by_owners(s, loops, lanes), indent)
         for f in folds:
             yield f"{indent}{f.name}_0 = {f.name}"
             yield f"{indent}{f.name} = {self.scalar(f.neutral)}"
-        yield from self.shared_loops(loops, indent, "me", "team")
+        yield from self.shared_loops(loops, indent, "me", "team", lanes)
         yield from self.brought(folds, indent)
         yield from self.joined(folds, indent)
         if has_check([s]):

@@ -12,12 +12,19 @@ What is left over at the end is done one by one.
 Note [aligned starts]
 A wide access needs an address that is a multiple of its size. Buffers start at one; the
 first offset into them has to be known as a multiple of the lanes, or the kernel looks
-before it begins, and does all iterations one by one where it is none.
+before it begins, and does all iterations one by one where it is none. Kernels of rows
+look whether all of their rows start at multiples.
+
+Note [lanes of rows]
+A kernel of rows has several loops and what they have in common in its registers. To
+need no more than 64, its threads do two neighbouring iterations at once where the loops
+touch more than four arrays, and one where elements have 8 bytes: a warp's accesses are
+256 bytes then as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -41,11 +48,13 @@ from ..nests import (
     rewrite,
     scalars_of,
 )
-from .steps import Inner, Lanes, meet, names_in, roots
+from .steps import Inner, Lanes, all_of, meet, names_in, roots
 
 BYTES = 16  # of one access
 WHERE = "where({0}, {1}, {2})"
+MOST_LANES = 4
 MOST = 40  # statements that are worth being printed once per lane
+HELD = 16  # neighbours that a thread holds at once, of all arrays of a loop over a row
 
 
 @dataclass(eq=False, slots=True)
@@ -114,10 +123,55 @@ def lanes_of(loops: Sequence[Loop]) -> Lanes | None:
         isinstance(s, Store) and s.combine for s in _wide(loop, computed)
     ):
         return None
-    count = min(BYTES // max(sizes), 4)
+    count = min(BYTES // max(sizes), MOST_LANES)
     if any(isinstance(d, int) and d % count for d in starts):
         return None
     return Lanes(count, tuple(d for d in starts if not isinstance(d, int)))
+
+
+def lanes_of_rows(
+    body: Sequence[Inner], own: Collection[Buffer], changed: Collection[Symbol]
+) -> Lanes | None:
+    """Return lanes that the loops of a kernel have in common, where any has some.
+
+    The first offsets are the same multiples for all values of the symbols that the
+    kernel has `changed`: so an element of a row is the same thread's in all loops. So
+    are those of the rows that blocks have of their `own`. See Note [lanes of rows].
+    """
+    found: list[Lanes] = []
+    count = MOST_LANES
+    for s in all_of(body):
+        lanes = lanes_of([s]) if isinstance(s, Loop) else None
+        if lanes is None or not isinstance(s, Loop):
+            continue
+        if lanes.count < MOST_LANES:
+            return None
+        found.append(lanes)
+        places = {(b, d) for b, d, _ in _accesses(s.body) if slope(d, s.index) == 1}
+        while count * len(places) > HELD:
+            count //= 2
+    if not found or count < 2:
+        return None
+    starts: dict[Dim, None] = {}
+    for d in (*(d for x in found for d in x.starts), *(b.size for b in own)):
+        terms = _terms(d, set(changed))
+        if terms is None or any(isinstance(t, int) and t % count for t in terms):
+            return None
+        starts.update(dict.fromkeys(t for t in terms if not isinstance(t, int)))
+    return Lanes(count, tuple(starts))
+
+
+def _terms(d: Dim, changed: set[Symbol]) -> list[Dim] | None:
+    """Return what a dim is a sum of, by the multiples of symbols; None: it is none."""
+    terms: list[Dim] = []
+    for s in sorted(dims.symbols_of(d) & changed, key=str):
+        step = slope(d, s)
+        more = None if step is None else _terms(step, changed)
+        if more is None:
+            return None
+        terms += more
+        d = dims.substitute(d, {s: 0})
+    return [*terms, d]
 
 
 def _loads(body: Sequence[Statement]) -> Iterator[Load]:
@@ -197,7 +251,7 @@ class _Body:
             wide: dict[Scalar, str] = {}
             for y in _loads(run):
                 if self.is_wide(y.offset) and y not in wide:
-                    wide[y] = f"w{self.loads}"
+                    wide[y] = f"w{self.loads}{self.loop.index.name}"
                     self.loads += 1
                     yield WideLoad(wide[y], y.buffer, y.offset, self.count)
             stores = [s for s in run if isinstance(s, Store) and self.is_wide(s.offset)]

@@ -36,7 +36,7 @@ from ...ir.bounds import upper
 from ...ir.dims import Dim, Facts, Symbol
 from ...ir.types import BOOL, DType
 from ..apart import Range
-from ..carried import Fold, names_read, uses_in
+from ..carried import Fold, names_read, neutral_of, uses_in
 from ..emit import name_of
 from ..kernels import at, compare
 from ..nests import (
@@ -68,13 +68,13 @@ from ..parallel import units_of
 from .known import host_names, is_computed
 from .lanes import lanes_of
 from .share import (
-    SUM,
     added_to,
+    folds_of_rows,
     in_rows,
     inner_length,
     is_plain,
+    shareable,
     shared,
-    sums_of_rows,
     trips,
 )
 from .steps import (
@@ -310,7 +310,10 @@ class Planner:
 
         if own:
             return form(BLOCKS, loops[:1]), merges
-        length = inner_length(loops)
+        for x in map(Range.of, loops):
+            facts = facts.having(*(x.facts if x else ()))
+        group = loops[-1].body, facts, self.uses, self.p.deterministic
+        length = inner_length(loops, set(shareable(*group)))
         if length is None or (isinstance(length, int) and length < SHORT):
             return form(THREADS, loops), merges
         if isinstance(length, int):
@@ -343,11 +346,12 @@ class Planner:
         return [*additions.before, *steps, *additions.added_up()], merges
 
     def in_rows(self, loop: Loop, facts: Facts) -> list[Step] | None:
-        """Return launches of blocks that add to rows of their own, then add up these.
+        """Return launches of blocks that fold into rows of their own, then fold these.
 
-        None: the loop does not only add to what its iterations share.
+        None: the loop does not only fold into what its iterations share.
         """
-        sums = sorted(sums_of_rows(loop), key=lambda b: b.name)
+        steps_of = folds_of_rows(loop)
+        sums = sorted(steps_of, key=lambda b: b.name)
         if not sums or not is_plain(loop) or not is_large(loop):
             return None
         loop = replace(loop, body=list(map(copied, loop.body)))
@@ -370,22 +374,24 @@ class Planner:
         steps = self.form(BLOCKS, loops[:1], *group)
         launch = steps[-1]
         for b in sums:
-            launch.before.append(Fill(own[b], 0, b.size, Lit(0, b.dtype)))
+            neutral = neutral_of(steps_of[b], b.dtype)
+            assert neutral is not None
+            launch.before.append(Fill(own[b], 0, b.size, neutral))
             launch.after.append(Move(left[b], 0, own[b], 0, b.size))
-            steps += self.added_up(b, left[b], grid)
+            steps += self.brought(b, steps_of[b], left[b], grid)
         if folds:
             steps.append(self.launch(TOGETHER, [Merge(folds, partial, grid)]))
         return steps
 
-    def added_up(self, b: Buffer, rows: Buffer, count: Dim) -> list[Step]:
-        """Return the launch that adds rows to a buffer, a block for each element."""
+    def brought(self, b: Buffer, step: str, rows: Buffer, count: Dim) -> list[Step]:
+        """Return the launch that folds rows into a buffer, a block for each element."""
         (column, j), (row, k) = self.symbol("j"), self.symbol("k")
         total = Reg(f"total_{next(self.numbers)}", b.dtype)
         more = Load(rows, dims.add(dims.mul(k, b.size), j), b.dtype)
-        step = Set(total.name, Apply(SUM, (total, more), b.dtype))
+        fold = Set(total.name, Apply(step, (total, more), b.dtype))
         body: list[Statement] = [
             Let(total.name, Load(b, j, b.dtype)),
-            Loop(row, 0, count, 1, [step]),
+            Loop(row, 0, count, 1, [fold]),
             Store(b, j, total),
         ]
         loop = Loop(column, 0, b.size, 1, body)
@@ -423,7 +429,7 @@ class Planner:
         launch = Launch(name, how, body, self.uses, loops, grid, folds, partial, own)
         launch.lanes = lanes
         if how == BLOCKS:
-            launch.length = inner_length(loops) or 1
+            launch.length = inner_length(loops, flat=True) or 1
         return [Bind(symbol, at(blocks)), launch]
 
     def partial(self, dtype: DType) -> Buffer:

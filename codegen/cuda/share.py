@@ -11,19 +11,20 @@ become one, if they are all apart; and of
 
 it is the inner loop that is shared out, with the outer one in each thread. Where that
 gives too few iterations, or the outer loop does more, blocks take iterations of the
-outer loop and add to rows of their own, which are added up afterwards.
+outer loop and add to rows of their own, which are added up afterwards. So it is with
+maxima, and all that has a neutral element.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...ir import dims
 from ...ir.dims import Dim, Facts
 from ..apart import Range, are_apart
-from ..carried import Fold, folds_of, start_anew
+from ..carried import Fold, folds_of, neutral_of, start_anew
 from ..nests import (
     Apply,
     Bind,
@@ -37,7 +38,9 @@ from ..nests import (
     Set,
     Statement,
     Store,
+    copied,
     every,
+    inner,
     rewrite,
 )
 from .steps import touched
@@ -126,20 +129,47 @@ def trips(loop: Loop) -> Dim:
     return some if size == 1 else dims.floordiv(some, size)
 
 
-def inner_length(loops: Sequence[Loop]) -> Dim | None:
-    """Return the iterations of the longest loops in an iteration; None without any.
+def shareable(
+    body: Sequence[Statement], facts: Facts, uses: Counter[str], in_order: bool
+) -> Iterator[Loop]:
+    """Yield the loops in an iteration that the threads of a block can share."""
+    for s in body:
+        known = facts
+        if isinstance(s, Loop):
+            run = Range.of(s)
+            loop = copied(s)
+            assert isinstance(loop, Loop)
+            if is_plain(s) and shared(loop, facts, uses, (), in_order) is not None:
+                yield s
+            known = facts.having(*run.facts) if run else facts
+        for part in inner(s):
+            yield from shareable(part, known, uses, in_order)
 
-    It is one of all the loops, nested in each other. Loops inside whose bounds depend
-    on their indices, or on what the iteration computes, do not count.
+
+def inner_length(
+    loops: Sequence[Loop], among: Container[Loop] | None = None, *, flat: bool = False
+) -> Dim | None:
+    """Return the iterations of the longest loop in an iteration; None without any.
+
+    An iteration is one of all the loops, nested in each other. Loops inside whose
+    bounds depend on their indices, or on what the iteration computes, do not count, nor
+    do those that are not `among` some. With `flat`, loops directly in each other are
+    one.
     """
     body = loops[-1].body
     computed = {s.symbol for s in every(body) if isinstance(s, Bind)}
     computed |= {s.index for s in every([*loops]) if isinstance(s, Loop)}
     found: Dim = 0
     for s in every(body):
-        run = Range.of(s) if isinstance(s, Loop) else None
-        if run is not None and not dims.symbols_of(run.some) & computed:
-            found = dims.maximum(found, dims.add(run.some, 1))
+        count: Dim = 1
+        while isinstance(s, Loop) and (run := Range.of(s)) is not None:
+            counts = among is None or s in among
+            if counts and not dims.symbols_of(run.some) & computed:
+                count = dims.mul(count, dims.add(run.some, 1))
+                found = dims.maximum(found, count)
+            if not flat or len(s.body) != 1:
+                break
+            s = s.body[0]
     return found if found != 0 else None
 
 
@@ -168,23 +198,32 @@ def added_to(loop: Loop) -> set[Buffer]:
     }
 
 
-def sums_of_rows(loop: Loop) -> set[Buffer]:
-    """Return the buffers to whose elements, at known places, a loop only adds."""
+def folds_of_rows(loop: Loop) -> dict[Buffer, str]:
+    """Return the buffers into whose elements, at known places, a loop only folds."""
     times = Counter(b for b, _ in touched(loop))
-    stores = [s for s in every([loop]) if isinstance(s, Store)]
     computed = {s.symbol for s in every([loop]) if isinstance(s, Bind)}
-    found = Counter(
-        s.buffer
-        for s in stores
-        if not s.combine
-        and term_of(s) is not None
-        and not dims.symbols_of(s.offset) & (computed | {loop.index})
-    )
-    return {b for b, n in found.items() if times[b] == 2 * n}
+    found: Counter[tuple[Buffer, str]] = Counter()
+    for s in every([loop]):
+        step = step_of(s) if isinstance(s, Store) else ""
+        if isinstance(s, Store) and step:
+            known = not dims.symbols_of(s.offset) & (computed | {loop.index})
+            found[s.buffer, step] += known
+    return {b: step for (b, step), n in found.items() if n and times[b] == 2 * n}
+
+
+def step_of(s: Store) -> str:
+    """Return the step by which a store folds a value into its element; "": none."""
+    x, b = s.value, s.buffer
+    if term_of(s) is not None:
+        return "" if s.combine else SUM
+    if s.combine or not isinstance(x, Apply) or x.dtype != b.dtype:
+        return ""
+    known = neutral_of(x.template, x.dtype) is not None
+    return x.template if known and x.args[0] == Load(b, s.offset, b.dtype) else ""
 
 
 def in_rows(body: Sequence[Statement], rows: Mapping[Buffer, Buffer]) -> None:
-    """Let statements add to other buffers."""
+    """Let statements fold into other buffers."""
 
     def leaf(x: Scalar) -> Scalar:
         if isinstance(x, Load) and x.buffer in rows:

@@ -8,7 +8,9 @@ of that number, no thread touches what another one does, and no barrier is neede
     for q in me, me + team, ...: row[q] = exp(x[q])
     for q in me, me + team, ...: r[q] = row[q] / total
 
-The place holds symbols that do not change from the one loop to the other.
+The place holds symbols that do not change from the one loop to the other. Threads that
+do several neighbouring iterations at once have others: loops are shared out in the same
+way where their lanes and the numbers of their iterations are the same.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from ...ir import dims
 from ...ir.dims import Dim, Symbol
 from ..apart import slope
 from ..nests import Bind, Buffer, Fill, Load, Loop, Move, Store, leaves
-from .steps import Inner, all_of, meet, touched, values_of
+from .share import trips
+from .steps import Inner, Lanes, all_of, meet, touched, values_of
 
 NUMBER = Symbol("_number")  # of an iteration of a shared loop
 
@@ -32,6 +35,7 @@ class Touch:
     buffer: Buffer
     writes: bool
     place: Dim | None = None
+    shares: tuple[Dim, ...] = ()  # how iterations are given to threads
 
     def clashes(self, other: Touch) -> bool:
         """Tell whether two threads may touch the same, and one of them writes it."""
@@ -39,12 +43,15 @@ class Touch:
             return False
         if not meet([self.buffer], [other.buffer]):
             return False
-        same = self.buffer is other.buffer and self.place == other.place
+        same = self.buffer is other.buffer and (
+            (self.place, self.shares) == (other.place, other.shares)
+        )
         return self.place is None or not same
 
     def after(self, changed: Collection[Symbol]) -> Touch:
         """Return the access as it is seen when symbols have new values."""
-        if self.place is None or not dims.symbols_of(self.place) & set(changed):
+        given = (() if self.place is None else (self.place,)) + self.shares
+        if not {s for d in given for s in dims.symbols_of(d)} & set(changed):
             return self
         return Touch(self.buffer, self.writes)
 
@@ -54,7 +61,9 @@ def by_any(s: Inner) -> set[Touch]:
     return {Touch(b.eldest(), writes) for b, writes in touched(s)}
 
 
-def by_owners(s: Inner, loops: Sequence[Loop]) -> set[Touch]:
+def by_owners(
+    s: Inner, loops: Sequence[Loop], lanes: Lanes | None = None
+) -> set[Touch]:
     """Return the accesses of loops that are shared out, or of a range."""
     number = dims.symbol(NUMBER.name)
     match s:
@@ -73,6 +82,7 @@ def by_owners(s: Inner, loops: Sequence[Loop]) -> set[Touch]:
     (loop,) = loops
     index = {loop.index: dims.add(loop.start, dims.mul(loop.step, number))}
     inside = changed([loop]) - {loop.index}
+    shares = () if lanes is None else (lanes.count, *lanes.starts, trips(loop))
 
     def place_of(d: Dim) -> Dim | None:
         found = dims.substitute(d, index)
@@ -81,7 +91,7 @@ def by_owners(s: Inner, loops: Sequence[Loop]) -> set[Touch]:
         return found if own and not dims.symbols_of(found) & inside else None
 
     return {
-        Touch(b.eldest(), writes, None if d is None else place_of(d))
+        Touch(b.eldest(), writes, None if d is None else place_of(d), shares)
         for b, writes, d in _accesses(loop)
     }
 

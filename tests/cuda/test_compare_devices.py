@@ -89,6 +89,9 @@ def test_missing_device_is_an_error_before_anything_runs(
     with pytest.raises(DeviceError, match="cuda-core is missing") as caught:
         rg.compare(never, U, device="cuda:7")
     assert "pip install 'retrograde[cuda]'" in caught.value.hint
+    with pytest.raises(DeviceError, match="numba-cuda is missing") as caught:
+        rg.compare(never, U, device=EMU)
+    assert "pip install 'retrograde[cuda]'" in caught.value.hint
     with pytest.raises(DeviceError, match="unknown device 'gpu'"):
         rg.compare(never, U, device="gpu")
     file = tmp_path / "program.py"

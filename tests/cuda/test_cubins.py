@@ -176,6 +176,12 @@ def test_contiguous_maps_access_16_bytes(name: str, dtype: str):
     assert report.wide_stores == sum(r.ndim > 0 for r in results)
 
 
+@pytest.mark.parametrize(("name", "loads"), [("softmax", 8), ("cross_entropy", 5)])
+def test_rows_of_float32_are_accessed_by_16_bytes(name: str, loads: int):
+    report = main(name, "float32").report
+    assert (report.wide_loads, report.wide_stores) == (loads, 3)
+
+
 @dtypes
 @contiguous
 def test_contiguous_maps_move_their_arrays_once(name: str, dtype: str):

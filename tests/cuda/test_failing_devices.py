@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import retrograde as rg
-from retrograde.ir.errors import DeviceError, DeviceMemoryError, UnsupportedError
+from retrograde.ir.errors import DeviceError, DeviceMemoryError
 from retrograde.runtime.devices import device, packages
 from retrograde.runtime.devices.emulator import Emulator
 
@@ -81,18 +81,6 @@ def test_no_room_for_any_of_the_allocations(program: Any, there: bool, room: lis
     expect = X.copy()
     program(expect)
     np.testing.assert_allclose(np.asarray(x), expect, 1e-12)
-
-
-@emulated
-def test_operation_without_a_form_leaves_tensors_as_they_were():
-    t = rg.tensor(X[:3, :3], device=EMU, requires_grad=True)
-    version = t._version
-    with pytest.raises(UnsupportedError, match="has no form for a GPU yet") as caught:
-        np.linalg.inv(t)
-    assert "host" in caught.value.hint
-    assert t._version == version
-    assert t.grad is None
-    np.testing.assert_array_equal(t.detach().cpu().numpy(), X[:3, :3])
 
 
 @pytest.mark.parametrize(

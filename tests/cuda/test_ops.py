@@ -9,25 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import retrograde as rg
-import retrograde.ir.ops
 from retrograde.codegen import build_for
 from retrograde.ir.build import IRBuilder
-from retrograde.ir.errors import UnsupportedError
 from retrograde.ir.func import Func
 from retrograde.ir.interp import run
-from retrograde.ir.op import CONTROL, OPS, Kind, Op, Sample
+from retrograde.ir.op import CONTROL, OPS, Kind, Op, Routine, Sample
 from retrograde.ir.types import type_of_array
 from retrograde.passes.fuse import fuse
 from retrograde.passes.reinplace import reinplace
-from retrograde.passes.simplify import simplify
 from retrograde.runtime.devices import device
 
 pytestmark = pytest.mark.cuda_emulated
 ULPS = 4
 TOGETHER = 24  # samples of a Func
 MOST = 14  # samples of an op
-ROUTINES = [op for op in OPS.values() if op.kind is Kind.ROUTINE]
 TRIED = [
     op
     for op in OPS.values()
@@ -146,28 +141,15 @@ def test_passes_keep_what_ops_compute(kind: Kind) -> None:
     check(reinplace(fuse(f)), args, [op.name for op, _ in chosen])
 
 
-@pytest.mark.parametrize("op", ROUTINES, ids=lambda op: op.name)
-def test_routine_of_the_processor_is_an_error(op: Op) -> None:
-    sample = next(s for s in op.samples(np.random.default_rng(0)) if not raises(op, s))
-    f = simplify(program([(op, sample)])[0])  # some are made of others
-    with pytest.raises(UnsupportedError) as caught:
-        build_for(device("cuda:emu"), f)
-    name, rest = caught.value.what.split(" ", 1)
-    assert name in {node.op.name for node in f.body.nodes if node.op in ROUTINES}
-    assert rest == "has no form for a GPU yet"
-    assert caught.value.hint.startswith("compile the function without device=")
-
-
-def test_error_has_the_line_and_comes_before_anything_runs() -> None:
-    def program(x: Any) -> Any:
-        x *= 2.0
-        return np.linalg.inv(x)  # this line
-
-    x = np.array([[3.0, 1.0], [0.0, 1.0]])
-    before = x.copy()
-    with pytest.raises(UnsupportedError, match="has no form for a GPU") as caught:
-        rg.compile(program, device="cuda:emu")(x)
-    location = caught.value.location
-    assert location is not None
-    assert location.text.endswith("# this line")
-    np.testing.assert_array_equal(x, before)
+def test_factorisations_and_solutions_of_matrices() -> None:
+    """Each routine of a processor's library is nests; a sample of each kind."""
+    chosen: dict[tuple[Any, ...], tuple[Op, Sample]] = {}
+    for op in OPS.values():
+        for s in samples(op) if isinstance(op.lower, Routine) else ():
+            t = [type_of_array(a) for a in s.args]
+            is_small = t[-1].size == 0, t[0].ndim > 2, t[0].dtype
+            key = op, *is_small, *sorted(s.attrs.items())
+            chosen.setdefault(key, (op, s))
+    assert len({op for op, *_ in chosen}) == 7
+    f, args = program(list(chosen.values()))
+    check(f, args, [f"{op.name}, {s}" for op, s in chosen.values()])

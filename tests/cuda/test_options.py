@@ -234,6 +234,32 @@ def test_what_calls_a_deterministic_function_is_deterministic():
     assert all(name.endswith("_sum") for name in targets)
 
 
+@emulated
+def test_eager_mode_is_deterministic_where_it_is_switched_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    x = RNG.normal(size=(60, 60)).astype("f4")
+    t = rg.tensor(x, device=EMU, requires_grad=True)
+    weights = rg.tensor(RNG.normal(size=N).astype("f4"), device=EMU)
+    total = (np.sin(t[ROWS, COLUMNS % 2]) * weights).sum()
+
+    def gradient() -> Array:
+        t.grad = None
+        total.backward(retain_graph=True)
+        assert t.grad is not None
+        return np.asarray(t.grad.cpu())
+
+    rows = in_any_order(monkeypatch, gradient)
+    assert (rows != rows[0]).any()
+    with rg.set_deterministic(True):
+        rows = in_any_order(monkeypatch, gradient)
+    np.testing.assert_array_equal(rows, rows[:1].repeat(3, 0))
+    u = rg.tensor(x, requires_grad=True)
+    (np.sin(u[ROWS, COLUMNS % 2]) * weights.cpu()).sum().backward()
+    assert u.grad is not None
+    np.testing.assert_allclose(rows[0], u.grad.numpy(), 1e-4, 1e-4)
+
+
 def extremes(dtype: str) -> tuple[Array, Array]:
     """Return numbers of all sizes, infinities and NaN, and places for them."""
     info = np.finfo(dtype)
