@@ -30,6 +30,7 @@ def verify(f: Func) -> None:
     target), and the signatures of regions.
     """
     _Verifier(f).run()
+    f.verified = True
 
 
 class _Verifier:
