@@ -42,6 +42,7 @@ from .parts import PARALLEL
 # Numba's internals are untyped Python to mypy.
 types: Any = numba.types
 cgutils: Any = numba.core.cgutils
+_codegen: Any = numba.core.codegen
 _Compiler: Any = numba.core.compiler.CompilerBase
 _BaseLower: Any = numba.core.lowering.BaseLower
 _machinery: Any = numba.core.compiler_machinery
@@ -541,6 +542,24 @@ class Types(_machinery.FunctionPass):  # type: ignore[misc]
         return True
 
 
+class Library(_codegen.JITCodeLibrary):  # type: ignore[misc]
+    """What a kernel is compiled in: Numba's, with fewer passes over single functions.
+
+    Numba makes a pass manager for each function, declared ones too, and runs it over
+    the wrapper that unboxes arguments, which the passes over the module bring to the
+    same form: a tenth of the time of compiling a small kernel.
+    """
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+        if module.name == "wrapper":
+            return
+        manager, builder = self._codegen._function_pass_manager()
+        for f in module.functions:
+            if not f.is_declaration:
+                manager.run(f, builder)
+
+
 @_machinery.register_pass(mutates_CFG=True, analysis_only=False)
 class Lowering(_typed.BaseNativeLowering):  # type: ignore[misc]
     """Writes the instructions of a kernel."""
@@ -550,6 +569,11 @@ class Lowering(_typed.BaseNativeLowering):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = Library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return bool(super().run_pass(state))
 
 
 class Compiler(_Compiler):  # type: ignore[misc]

@@ -171,7 +171,8 @@ class _RowNest(Nest):
 
     def first(self, x: Operand, index: Index, over: frozenset[Symbol]) -> Scalar | None:
         """Return the first element of a row; the bits are those that the loop has."""
-        if x not in self.inside or over & {a.symbol for a in self.rows}:
+        rows = {a.symbol for a in self.rows}
+        if not isinstance(x, Value) or x not in self.inside or over & rows:
             return super().first(x, index, over)
         if x in self.done or self.plan.flops.get(x, LIBRARY) < LIBRARY:
             return self.element(x, index)

@@ -10,32 +10,69 @@ or by a guard where a function is being traced.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeAlias, Union
+from typing import ClassVar, Protocol, TypeAlias, Union
 
 from .errors import IRError
 
 
-@dataclass(frozen=True, slots=True)
 class Symbol:
-    """A named integer: a size, a loop index, a count that a node defines."""
+    """A named integer: a size, a loop index, a count that a node defines.
 
+    There is one object per name, so that symbols are compared and hashed by identity.
+    """
+
+    __slots__ = ("name",)
     name: str
+    _known: ClassVar[dict[str, Symbol]] = {}
+
+    def __new__(cls, name: str) -> Symbol:
+        found = cls._known.get(name)
+        if found is None:
+            new = object.__new__(cls)
+            new.name = name
+            found = cls._known.setdefault(name, new)
+        return found
+
+    def __reduce__(self) -> tuple[type[Symbol], tuple[str]]:
+        return Symbol, (self.name,)
 
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        return f"Symbol(name={self.name!r})"
 
-@dataclass(frozen=True, slots=True)
+
 class Call:
-    """A floor division, minimum or maximum of dims that did not simplify."""
+    """A floor division, minimum or maximum of dims that did not simplify.
 
-    kind: str  # "floordiv", "min" or "max"
-    args: tuple[Dim, ...]
+    Not changed once it is made: its hash is computed there, since dims are looked up
+    much more often than made.
+    """
+
+    __slots__ = ("_hash", "args", "kind")
+
+    def __init__(self, kind: str, args: tuple[Dim, ...]) -> None:
+        self.kind = kind  # "floordiv", "min" or "max"
+        self.args = args
+        self._hash = hash((kind, args))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Call], tuple[str, tuple[Dim, ...]]]:
+        return Call, (self.kind, self.args)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Call)
+            and self.kind == other.kind
+            and self.args == other.args
+        )
 
     def __str__(self) -> str:
         if self.kind == "floordiv":
@@ -58,11 +95,27 @@ def _order(m: Monomial) -> tuple[int, str]:
     return (-len(m), "*".join(map(str, m)))
 
 
-@dataclass(frozen=True, slots=True)
 class Expr:
-    """A polynomial in normal form; never constant (a constant is an ``int``)."""
+    """A polynomial in normal form; never constant (a constant is an ``int``).
 
-    terms: tuple[tuple[Monomial, int], ...]
+    Not changed once it is made, as a `Call`.
+    """
+
+    __slots__ = ("_hash", "_symbols", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+        self._symbols: frozenset[Symbol] | None = None  # found when asked for
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Expr], tuple[tuple[tuple[Monomial, int], ...]]]:
+        return Expr, (self.terms,)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Expr) and self.terms == other.terms)
 
     def __add__(self, other: Dim) -> Dim:
         return add(self, other)
@@ -146,14 +199,21 @@ def _make(terms: Mapping[Monomial, int]) -> Dim:
         return 0
     if len(kept) == 1 and () in kept:
         return kept[()]
-    return Expr(tuple(sorted(kept.items(), key=lambda t: _order(t[0]))))
+    if len(kept) == 1:
+        return Expr(tuple(kept.items()))
+    return Expr(tuple(sorted(kept.items(), key=_order_of_term)))
+
+
+def _order_of_term(term: tuple[Monomial, int]) -> tuple[int, str]:
+    return _order(term[0])
 
 
 def add(a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    if b == 0:
-        return a
+    if isinstance(b, int):
+        if isinstance(a, int):
+            return a + b
+        if not b:
+            return a
     out = dict(_terms(a))
     for m, c in _terms(b):
         out[m] = out.get(m, 0) + c
@@ -161,14 +221,16 @@ def add(a: Dim, b: Dim) -> Dim:
 
 
 def mul(a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    if isinstance(a, Expr) and isinstance(b, int) and b:
-        return Expr(tuple((m, c * b) for m, c in a.terms))
+    if isinstance(b, int):
+        if isinstance(a, int):
+            return a * b
+        if b == 1:
+            return a
+        return Expr(tuple((m, c * b) for m, c in a.terms)) if b else 0
     out: dict[Monomial, int] = {}
     for m, c in _terms(a):
         for k, d in _terms(b):
-            key = tuple(sorted((*m, *k), key=str))
+            key = tuple(sorted((*m, *k), key=str)) if m and k else m or k
             out[key] = out.get(key, 0) + c * d
     return _make(out)
 
@@ -278,11 +340,17 @@ def minimum(*dims: Dim) -> Dim:
 
 def symbols_of(d: Dim) -> frozenset[Symbol]:
     """Return every symbol that occurs in `d`."""
-    return _symbols_of(d) if isinstance(d, Expr) else frozenset()
+    if not isinstance(d, Expr):
+        return _NO_SYMBOLS
+    if d._symbols is None:
+        d._symbols = _symbols_in(d)
+    return d._symbols
 
 
-@lru_cache(maxsize=1 << 14)
-def _symbols_of(d: Expr) -> frozenset[Symbol]:
+_NO_SYMBOLS: frozenset[Symbol] = frozenset()
+
+
+def _symbols_in(d: Expr) -> frozenset[Symbol]:
     found: set[Symbol] = set()
     for m, _ in d.terms:
         for a in m:
@@ -322,11 +390,34 @@ def _substitute_atom(a: Atom, values: Mapping[Symbol, Dim]) -> Dim:
 
 def evaluate(d: Dim, values: Mapping[Symbol, int]) -> int:
     """Compute `d` with every symbol given."""
-    result = substitute(d, values)
+    if isinstance(d, int):
+        return d
+    try:
+        return _value(d, values)
+    except KeyError:  # which may stand in a term that is 0
+        result = substitute(d, values)
     if not isinstance(result, int):
         missing = ", ".join(sorted(s.name for s in symbols_of(result)))
         raise IRError(f"dim {d}: no value for {missing}")
     return result
+
+
+def _value(d: Dim, values: Mapping[Symbol, int]) -> int:
+    if isinstance(d, int):
+        return d
+    total = 0
+    for m, c in d.terms:
+        for a in m:
+            c *= values[a] if isinstance(a, Symbol) else _call_value(a, values)
+        total += c
+    return total
+
+
+def _call_value(a: Call, values: Mapping[Symbol, int]) -> int:
+    args = [_value(x, values) for x in a.args]
+    if a.kind == "floordiv":
+        return args[0] // args[1]
+    return max(args) if a.kind == "max" else min(args)
 
 
 def parse_dim(text: str) -> Dim:
@@ -576,14 +667,19 @@ def decider() -> Decider:
     return _ACTIVE.get() or _STRICT
 
 
-@contextmanager
-def deciding(by: Decider) -> Iterator[None]:
+class deciding:
     """Make `by` the active decider in a block."""
-    token = _ACTIVE.set(by)
-    try:
-        yield
-    finally:
-        _ACTIVE.reset(token)
+
+    __slots__ = ("_by", "_token")
+
+    def __init__(self, by: Decider) -> None:
+        self._by = by
+
+    def __enter__(self) -> None:
+        self._token: Token[Decider | None] = _ACTIVE.set(self._by)
+
+    def __exit__(self, *_: object) -> None:
+        _ACTIVE.reset(self._token)
 
 
 def same(a: Dim, b: Dim) -> bool:

@@ -78,7 +78,8 @@ class Func:
     `symbols` are integer parameters that are not sizes of arguments; `facts` are what
     may be assumed of symbols, checked once when the function is entered. `updates`
     pairs results with parameters: result i is the final value of parameter j, whose
-    memory the caller wants it in.
+    memory the caller wants it in. `verified` is set by the verifier: a Func need not be
+    checked as a result of one pass and again as the operand of the next one.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Func:
     symbols: tuple[Symbol, ...] = ()
     facts: Facts = field(default_factory=Facts)
     updates: tuple[tuple[int, int], ...] = ()
+    verified: bool = field(default=False, init=False)
 
     @property
     def params(self) -> tuple[Value, ...]:

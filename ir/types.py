@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,7 +78,7 @@ class Type:
 
     def array(self) -> Type:
         """Return the array type of the same dtype and shape, without marks."""
-        return Type(self.dtype, self.shape)
+        return Type(self.dtype, self.shape) if self.scalar else self
 
     def as_scalar(self) -> Type:
         """Return the NumPy scalar type of a 0-d type."""
@@ -97,16 +98,22 @@ class Type:
         )
 
 
+@cache
+def scalar_type(dtype: DType, weak: bool = False) -> Type:
+    """Return the type of NumPy scalars, or of Python numbers."""
+    return Type(dtype, scalar=True, weak=weak)
+
+
 def type_of_literal(x: object) -> Type:
     """Return the type of a Python number or of a dim used as an operand."""
     if isinstance(x, bool):
-        return Type(BOOL, scalar=True)
+        return scalar_type(BOOL)
     if isinstance(x, int | dims.Expr):
-        return Type(I64, weak=True)
+        return scalar_type(I64, weak=True)
     if isinstance(x, float):
-        return Type(F64, weak=True)
+        return scalar_type(F64, weak=True)
     if isinstance(x, complex):
-        return Type(NAMES["c128"], weak=True)
+        return scalar_type(NAMES["c128"], weak=True)
     raise IRError(f"{x!r} is not an operand")
 
 
@@ -135,7 +142,10 @@ def promote(*types: Type) -> Type:
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
     """Broadcast shapes by NumPy's rule; a symbol that may be 1 asks the decider."""
-    ndim = max((len(s) for s in shapes), default=0)
+    given = [s for s in shapes if s]
+    if not given or given.count(given[0]) == len(given):
+        return given[0] if given else ()
+    ndim = max(map(len, given))
     out: list[Dim] = []
     for axis in range(-ndim, 0):
         dim: Dim = 1

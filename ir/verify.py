@@ -30,6 +30,7 @@ def verify(f: Func) -> None:
     target), and the signatures of regions.
     """
     _Verifier(f).run()
+    f.verified = True
 
 
 class _Verifier:
@@ -90,9 +91,9 @@ class _Verifier:
             self.known(x)
 
     def known(self, d: dims.Dim) -> None:
-        unknown = dims.symbols_of(d) - self.symbols
-        if unknown:
-            names = ", ".join(sorted(s.name for s in unknown))
+        symbols = dims.symbols_of(d)
+        if not symbols <= self.symbols:
+            names = ", ".join(sorted(s.name for s in symbols - self.symbols))
             raise IRError(f"symbol {names} is not defined here")
 
     def node(self, node: Node, facts: Facts, scope: set[Value]) -> Facts:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 
 from ..ir import dims
-from ..ir.dims import Dim, Expr
+from ..ir.dims import Dim, Expr, Symbol
 from ..ir.func import Node, Value
 from ..ir.op import Kind
 from ..ir.types import Type
@@ -31,7 +31,9 @@ def estimate(d: Dim) -> float:
     if isinstance(d, Expr):
         for monomial, c in d.terms:
             if c < 0:
-                usual.update((s, USUAL_SIZE // 2) for s in monomial if s in usual)
+                usual.update(
+                    (s, USUAL_SIZE // 2) for s in monomial if isinstance(s, Symbol)
+                )
     return float(max(dims.evaluate(d, usual), 1))
 
 

@@ -107,7 +107,7 @@ def run(
 
     `extra` adds passes under names of their own, such as a `vjp` with its arguments.
     `dump` is called with the name of each pass and its result. With `verify` the Func
-    is checked before the first and after every pass.
+    is checked before the first and after every pass, unless it has been already.
 
     Raises InternalError that names the guilty pass; errors of the user's program, such
     as UnsupportedError, pass through.
@@ -138,6 +138,8 @@ def _is_for_the_user(error: RetrogradeError) -> bool:
 
 
 def _verify(f: Func, name: str, done: Sequence[str]) -> None:
+    if f.verified:
+        return
     try:
         check(f)
     except RetrogradeError as error:

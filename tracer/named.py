@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import CodeType
+from weakref import WeakKeyDictionary
 
 # Python's ways to a variable by its name as a string.
 BY_STRING = frozenset(
     ("getattr", "setattr", "globals", "vars", "attrgetter", "__dict__")
 )
+LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
+STORES = ("STORE_GLOBAL", "STORE_DEREF")
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
@@ -20,52 +24,60 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from codes(constant)
 
 
-def names(code: CodeType) -> set[str]:
-    """Return the names of globals and attributes, also those that strings may be."""
-    every = list(codes(code))
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a code object names, with those inside it.
+
+    `names` are globals and attributes, also those that strings may be; `chains` the
+    variables that are loaded, with the attributes that follow at once; `stored` the
+    globals and variables of outer functions that are bound. `compares` tells whether
+    code asks if two objects, none of them a constant, are one.
+    """
+
+    names: frozenset[str]
+    chains: frozenset[tuple[str, ...]]
+    stored: frozenset[str]
+    compares: bool
+
+
+_NAMED: WeakKeyDictionary[CodeType, Named] = WeakKeyDictionary()
+
+
+def named(code: CodeType) -> Named:
+    """Return what code names; it is read once, which takes as long as a small trace."""
+    found = _NAMED.get(code)
+    if found is None:
+        found = _NAMED[code] = _read(list(codes(code)))
+    return found
+
+
+def _read(every: list[CodeType]) -> Named:
+    chains: set[tuple[str, ...]] = set()
+    stored: set[str] = set()
+    compares = any("id" in c.co_names for c in every)
+    for c in every:
+        chain: tuple[str, ...] = ()
+        before = ""
+        for step in dis.get_instructions(c):
+            name = step.opname
+            if name in LOADS:
+                chain = (step.argval,)
+                chains.add(chain)
+            elif chain and name in ("LOAD_ATTR", "LOAD_METHOD"):
+                chain = (*chain, step.argval)
+                chains.add(chain)
+            else:
+                chain = ()
+            if name in STORES:
+                stored.add(step.argval)
+            compares |= name == "IS_OP" and not before.startswith("LOAD_CONST")
+            before = name
+    return Named(_names(every), frozenset(chains), frozenset(stored), compares)
+
+
+def _names(every: list[CodeType]) -> frozenset[str]:
     found = {name for c in every for name in c.co_names}
     if found & BY_STRING:
         texts = (x for c in every for x in c.co_consts if isinstance(x, str))
         found.update(filter(str.isidentifier, texts))
-    return found
-
-
-def chains(code: CodeType) -> set[tuple[str, ...]]:
-    """Return the variables that code loads, with the attributes that follow at once."""
-    found: set[tuple[str, ...]] = set()
-    for c in codes(code):
-        chain: tuple[str, ...] = ()
-        for step in dis.get_instructions(c):
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-                chain = (step.argval,)
-            elif chain and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                chain = (*chain, step.argval)
-            else:
-                chain = ()
-                continue
-            found.add(chain)
-    return found
-
-
-def compares_identity(code: CodeType) -> bool:
-    """Tell whether code asks if two objects, none of them a constant, are one."""
-    for c in codes(code):
-        if "id" in c.co_names:
-            return True
-        before = ""
-        for step in dis.get_instructions(c):
-            if step.opname == "IS_OP" and not before.startswith("LOAD_CONST"):
-                return True
-            before = step.opname
-    return False
-
-
-def stored(code: CodeType) -> set[str]:
-    """Return the globals and variables of outer functions that code binds."""
-    stores = ("STORE_GLOBAL", "STORE_DEREF")
-    return {
-        step.argval
-        for c in codes(code)
-        for step in dis.get_instructions(c)
-        if step.opname in stores
-    }
+    return frozenset(found)

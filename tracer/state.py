@@ -31,8 +31,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..runtime.devices import DeviceArray
-from . import named
 from .containers import flatten_tree, map_tree, parts_of
+from .named import named
 from .tensor import Tensor
 
 Step: TypeAlias = tuple[str, Hashable]  # ("attr", name) or ("item", key)
@@ -331,23 +331,23 @@ class State:
             return
         self._seen.update((id(f), id(f.__code__)))
         free = f.__code__.co_freevars
-        names = sorted(named.names(f.__code__))
-        self.compares |= named.compares_identity(f.__code__)
+        code = named(f.__code__)
+        names = sorted(code.names)
+        self.compares |= code.compares
         places = [
             *(Place(c, (), n) for n, c in zip(free, f.__closure__ or (), strict=True)),
             *(Place(f.__globals__, (("item", n),), n) for n in names),
         ]
-        stored = named.stored(f.__code__)
         for place in places:
             x = place.get()
             if x is not MISSING:
                 self._variable(place, x)
-            elif place.name in stored:
+            elif place.name in code.stored:
                 self.variables.append(place)
             if isinstance(x, ModuleType):
                 self._module(x, names)
         held = {place.name: place.get() for place in places}
-        for chain in named.chains(f.__code__):
+        for chain in code.chains:
             self._chain(chain, held.get(chain[0], MISSING), f.__globals__)
         for x in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
             if not is_input(x) and not is_constant(x):

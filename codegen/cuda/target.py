@@ -8,6 +8,14 @@ Note [names of kernels]
 Numba-cuda mangles the types into the name of a kernel, and a number that counts the
 kernels of the process. The name is replaced by that of the Python function, so that the
 same source is always the same PTX.
+
+Note [operators]
+Numba-cuda asks all templates of an operator, dozens for `+`, which of them takes the
+types of its operands: when it infers types, again when it writes instructions, and anew
+for each place in the source. That was a third of the time of compiling a kernel. What
+it finds depends on the types alone, so it is kept while kernels are compiled. And where
+an operator has no implementation for a literal, which is the rule, it registers all its
+modules once more before it takes that of a variable.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import operator
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +41,14 @@ from ...runtime.devices import Code, packages
 from ...runtime.devices.interface import ARCHITECTURE
 
 PTX, CUBIN = ".ptx", ".cubin"
-_lock = threading.Lock()
+OPERATORS = (
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv),
+    *(operator.iadd, operator.isub, operator.imul, operator.mod, operator.neg),
+    *(operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift),
+    *(operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    *(operator.not_, operator.invert, operator.pos, min, max),
+)
+_lock = threading.RLock()
 ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(")
 STATIC = re.compile(
     r"^[ \t]*(?:\.visible |\.weak |\.common )?\.shared (?:\.align (\d+) )?"
@@ -134,7 +150,7 @@ def _compile(
     exec(compile(source, filename, "exec"), module)
     types = _types(kinds, dtypes)
     try:
-        with _functions_for(architecture):
+        with _functions_for(architecture), _operators_resolved_once():
             ptx, _ = cuda.compile(
                 module[name],
                 types,
@@ -165,6 +181,52 @@ def _functions_for(architecture: tuple[int, int]) -> Iterator[None]:
             yield
         finally:
             dispatcher.get_current_device = before
+
+
+class _Resolved:
+    """How an operator is called with operands of some types; see Note [operators]."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.resolve: Callable[..., Any] = function.get_call_type
+        self.known: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, context: Any, args: Sequence[Any], kws: dict[str, Any]) -> Any:
+        key = (*args, *kws.items())
+        if key not in self.known:
+            self.known[key] = self.resolve(context, args, kws)
+        return self.known[key]
+
+
+_resolved: dict[Any, _Resolved] = {}
+
+
+@contextlib.contextmanager
+def _operators_resolved_once() -> Iterator[None]:
+    """Keep what operators are resolved to; see Note [operators]."""
+    descriptor: Any = importlib.import_module("numba.cuda.descriptor")
+    context = descriptor.cuda_target.typing_context
+    context.refresh()  # after which operators have their templates
+    target = type(descriptor.cuda_target.target_context)
+    with _lock:
+        functions = {f: context.resolve_value_type(f) for f in OPERATORS}
+        find = target.get_function
+
+        def found(self: Any, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+            again = _firstcall and getattr(fn, "typing_key", None) not in OPERATORS
+            return find(self, fn, sig, again)
+
+        for f, t in functions.items():
+            if f not in _resolved or _resolved[f].function is not t:
+                _resolved[f] = _Resolved(t)
+            t.get_call_type = _resolved[f]
+        target.get_function = found
+        try:
+            yield
+        finally:
+            del target.get_function  # which is that of a base class
+            for t in functions.values():
+                del t.get_call_type
 
 
 def _types(kinds: Sequence[str], dtypes: Sequence[npt.DTypeLike]) -> tuple[Any, ...]:

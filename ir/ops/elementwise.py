@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from ..dims import Dim
 from ..errors import DTypeError
 from ..op import Derivative, Kind, Op, Partial, Sample, define
-from ..types import DType, Type, broadcast_shapes, promote
+from ..types import DType, Type, broadcast_shapes, promote, scalar_type
 
 _WEAK: dict[str, type] = {"b": bool, "i": int, "f": float, "c": complex}
 
@@ -18,16 +19,21 @@ Interval = tuple[float, float]
 REALS: Interval = (-2.0, 2.0)
 
 
-def ufunc_dtypes(ufunc: np.ufunc, types: Sequence[Type]) -> tuple[DType, ...]:
-    """Return the dtypes of operands and result as NumPy resolves them (NEP 50)."""
+@cache
+def _resolved(ufunc: np.ufunc, *types: tuple[DType, bool]) -> tuple[DType, ...]:
     given: list[Any] = [
-        _WEAK[t.dtype.kind] if t.weak and t.dtype.kind != "b" else t.dtype
-        for t in types
+        _WEAK[dtype.kind] if weak and dtype.kind != "b" else dtype
+        for dtype, weak in types
     ]
     if all(isinstance(g, type) for g in given):
-        given = [t.dtype for t in types]
+        given = [dtype for dtype, _ in types]
+    return tuple(ufunc.resolve_dtypes((*given, None)))
+
+
+def ufunc_dtypes(ufunc: np.ufunc, types: Sequence[Type]) -> tuple[DType, ...]:
+    """Return the dtypes of operands and result as NumPy resolves them (NEP 50)."""
     try:
-        return tuple(ufunc.resolve_dtypes((*given, None)))
+        return _resolved(ufunc, *[(t.dtype, t.weak) for t in types])
     except TypeError as error:
         shown = ", ".join(map(str, types))
         raise DTypeError(
@@ -44,7 +50,7 @@ def elementwise_type(dtype: DType, types: Sequence[Type], weak: bool = False) ->
     if shape:
         return Type(dtype, shape)
     weak = weak and all(t.weak for t in types) and dtype.kind != "b"
-    return Type(dtype, weak=weak, scalar=True)
+    return scalar_type(dtype, weak)
 
 
 def elementwise(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -248,3 +252,19 @@ def test_strict_decides_from_facts_and_raises_where_they_end() -> None:
             dims.at_least(n, 3)
     with pytest.raises(IRError):
         dims.same(n, 1)
+
+
+def test_dims_of_another_process_are_the_same() -> None:
+    script = (
+        "import pickle, sys; from retrograde.ir import dims; n = dims.symbol('n')\n"
+        "sys.stdout.buffer.write(pickle.dumps([n, 2 * n + 1, n // 2, dims.minimum(n, 5)]))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, check=True
+    )
+    n = symbol("n")
+    own = [n, 2 * n + 1, n // 2, dims.minimum(n, 5)]
+    found = pickle.loads(done.stdout)
+    assert found == own
+    assert set(found) == set(own)

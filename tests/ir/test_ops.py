@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import grouped
 import numpy as np
 import pytest
 
@@ -61,25 +62,7 @@ VIEWS = [c for c in CASES if c.op.views is not None]
 
 
 def every(cases: Sequence[Case]) -> Callable[[Callable[[Case], None]], Any]:
-    """Run a test on every case, as one test per op; a failure names its sample."""
-    groups: dict[str, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(case.op.name, []).append(case)
-
-    def decorate(test: Callable[[Case], None]) -> Any:
-        @pytest.mark.parametrize("group", groups.values(), ids=groups)
-        def run(group: list[Case]) -> None:
-            for case in group:
-                try:
-                    test(case)
-                except Exception as error:
-                    error.add_note(f"sample {case.number}: {case.sample}")
-                    raise
-
-        run.__doc__ = test.__doc__
-        return run
-
-    return decorate
+    return grouped.every([(c,) for c in cases], lambda c: str(c[0].op.name))
 
 
 def test_every_op_has_samples() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numba
@@ -213,6 +214,7 @@ def test_copy_allows_overlap(to: int, start: int, n: int):
     np.testing.assert_array_equal(x, expect)
 
 
+@cache
 def pointwise(scopes: bool) -> Any:
     """Return a loop over 12 inputs and 12 outputs, as generated source would be."""
     inputs = [f"x{k}" for k in range(12)]
@@ -231,20 +233,19 @@ def pointwise(scopes: bool) -> Any:
     return njit(*[x] * 12, *[y] * 12, types.int64)(names["kernel"])
 
 
+def needs_avx() -> None:
+    if "ymm" not in "".join(pointwise(True).inspect_asm().values()):
+        pytest.skip("no AVX registers here")
+
+
 def packed(function: Any) -> int:
     """Count packed multiplications on AVX registers."""
     assembly = "".join(function.inspect_asm().values())
     return len(re.findall(r"v(?:fm\w+|mul)pd\s.*[yz]mm", assembly))
 
 
-needs_avx = pytest.mark.skipif(
-    "ymm" not in "".join(pointwise(True).inspect_asm().values()),
-    reason="no AVX registers here",
-)
-
-
-@needs_avx
 def test_scopes_let_a_loop_over_24_buffers_vectorise():
+    needs_avx()
     assert packed(pointwise(False)) == 0
     assert packed(pointwise(True)) >= 12
 
@@ -271,9 +272,10 @@ def test_same_scope_keeps_the_order_of_writes_and_reads():
     np.testing.assert_array_equal(x, np.cumsum(np.arange(50.0)))
 
 
-@needs_avx
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_reassociated_sum_vectorises_and_keeps_its_accuracy(dtype: str):
+    needs_avx()
+
     @njit(array(dtype, readonly=True), types.int64)
     def norm(x, n):
         p = pointer(x)

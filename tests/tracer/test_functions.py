@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grouped import every
 
 from retrograde.tracer.functions import FUNCTIONS
 from retrograde.tracer.tensor import Tensor, tensor
@@ -570,10 +571,11 @@ def assert_same(want: Any, got: Any) -> None:
     assert got == want
 
 
-IDS = [f"{n}-{name}" for n, (name, _, _) in enumerate(CASES)]
+def name_of(case: Any) -> str:
+    return str(case[0])
 
 
-@pytest.mark.parametrize(("name", "args", "kwargs"), CASES, ids=IDS)
+@every(CASES, name_of)
 def test_function_gives_what_numpy_gives(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
@@ -653,11 +655,7 @@ def loss(results: list[Any], cts: list[Any]) -> Any:
     return total
 
 
-@pytest.mark.parametrize(
-    ("name", "args", "kwargs"),
-    SMOOTH,
-    ids=[f"{n}-{c[0]}" for n, c in enumerate(SMOOTH)],
-)
+@every(SMOOTH, name_of)
 def test_gradient_is_that_of_central_differences(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:

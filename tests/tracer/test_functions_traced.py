@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grouped import every
 
 from retrograde.ir import dims, interp
 from retrograde.tracer import dispatch
@@ -91,11 +92,7 @@ def assert_same(want: Any, got: Any) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-6 if small else 1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("name", "args", "kwargs"),
-    CASES,
-    ids=[f"{n}-{c[0]}" for n, c in enumerate(CASES)],
-)
+@every(CASES, lambda case: str(case[0]))
 def test_traced_function_gives_what_numpy_gives(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:

@@ -1,10 +1,11 @@
 """Every op through the tape: values, first and second derivatives, dtypes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from grouped import every
 
 from retrograde.ir import ops  # noqa: F401 - defines the ops
 from retrograde.ir.errors import GradientError
@@ -13,12 +14,17 @@ from retrograde.tracer import autograd, dispatch
 from retrograde.tracer.tensor import Tensor, tensor
 
 STEP = 1e-6
-CASES = [
-    pytest.param(op, s, id=f"{op.name}-{k}")
+Case: TypeAlias = tuple[Op, Sample]
+CASES: list[Case] = [
+    (op, s)
     for op in OPS.values()
     if op.kind not in CONTROL
-    for k, s in enumerate(op.samples(np.random.default_rng(3)))
+    for s in op.samples(np.random.default_rng(3))
 ]
+
+
+def name_of(case: Any) -> str:
+    return str(case[0].name)
 
 
 def is_float(x: Any) -> bool:
@@ -48,7 +54,7 @@ def moved(s: Sample, directions: Sequence[Any], step: float) -> list[Any]:
     return [np.asarray(x + step * next(left)) if is_float(x) else x for x in s.args]
 
 
-@pytest.mark.parametrize(("op", "s"), CASES)
+@every(CASES, name_of)
 def test_values_and_marks_are_numpys(op: Op, s: Sample) -> None:
     want = value(op, s, s.args)
     with np.errstate(all="ignore"):
@@ -69,13 +75,12 @@ def smooth(op: Op, s: Sample) -> bool:
     )
 
 
-SMOOTH = [c for c in CASES if smooth(*c.values)]  # type: ignore[arg-type]
+SMOOTH = [c for c in CASES if smooth(*c)]
 
 
-@pytest.mark.parametrize(("op", "s"), SMOOTH)
-def test_gradients_agree_with_differences(
-    op: Op, s: Sample, rng: np.random.Generator
-) -> None:
+@every(SMOOTH, name_of)
+def test_gradients_agree_with_differences(op: Op, s: Sample) -> None:
+    rng = np.random.default_rng(17)
     operands, leaves = inputs(s)
     weight = rng.normal(size=4096)
     autograd.backward(loss(dispatch.apply(op, operands, s.attrs), weight))
@@ -93,10 +98,9 @@ def test_gradients_agree_with_differences(
         assert x.grad is None or x.grad.shape == x.shape
 
 
-@pytest.mark.parametrize(("op", "s"), SMOOTH)
-def test_second_derivatives_agree_with_differences(
-    op: Op, s: Sample, rng: np.random.Generator
-) -> None:
+@every(SMOOTH, name_of)
+def test_second_derivatives_agree_with_differences(op: Op, s: Sample) -> None:
+    rng = np.random.default_rng(19)
     operands, leaves = inputs(s)
     weight = rng.normal(size=4096)
     directions = [rng.normal(size=x.shape) for x in leaves]
@@ -127,17 +131,14 @@ def test_second_derivatives_agree_with_differences(
 
 
 FLOAT32 = [
-    c
-    for c in CASES
-    if any(
-        isinstance(x, np.ndarray) and x.dtype == np.float32
-        for x in c.values[1].args  # type: ignore[union-attr]
-    )
-    and c.values[1].differentiable  # type: ignore[union-attr]
+    (op, s)
+    for op, s in CASES
+    if any(isinstance(x, np.ndarray) and x.dtype == np.float32 for x in s.args)
+    and s.differentiable
 ]
 
 
-@pytest.mark.parametrize(("op", "s"), FLOAT32)
+@every(FLOAT32, name_of)
 def test_gradients_have_the_dtype_of_their_tensor(op: Op, s: Sample) -> None:
     operands = [
         tensor(x, requires_grad=True)
@@ -181,10 +182,8 @@ def test_views_are_real_views_and_copies_are_not() -> None:
     copy[1] = 7.0
     assert x.tolist() == [[9, 1, 2], [3, 4, 5]]
     assert (view._version, copy._version, x._version) == (1, 1, 1)
-    for c in CASES:
-        op, s = c.values
-        assert isinstance(op, Op)
-        if op.kind is Kind.VIEW and isinstance(s, Sample):
+    for op, s in CASES:
+        if op.kind is Kind.VIEW:
             t = tensor(s.args[0])
             v = dispatch.apply(op, (t, *s.args[1:]), s.attrs)
             shared = np.shares_memory(v._data, t._data)
