@@ -257,7 +257,8 @@ def test_strict_decides_from_facts_and_raises_where_they_end() -> None:
 def test_dims_of_another_process_are_the_same() -> None:
     script = (
         "import pickle, sys; from retrograde.ir import dims; n = dims.symbol('n')\n"
-        "sys.stdout.buffer.write(pickle.dumps([n, 2 * n + 1, n // 2, dims.minimum(n, 5)]))"
+        "made = [n, 2 * n + 1, n // 2, dims.minimum(n, 5)]\n"
+        "sys.stdout.buffer.write(pickle.dumps(made))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run(
