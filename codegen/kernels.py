@@ -126,6 +126,7 @@ class Lowering:
         self.f = f
         self.library = library  # the modules of routines that the target has
         self.values: dict[Value, Place] = {}
+        self.blank: set[Value] = set()  # arrays in memory that nobody has written
         self.facts: Facts = f.size_facts()
         self.body: list[Statement] = []
         self.buffers: list[Buffer] = []

@@ -312,7 +312,7 @@ def buffer_of(low: Lowering, node: Node, out: Value) -> Buffer | None:
     known = low.values[base] if isinstance(base, Value) else None
     if not isinstance(known, Stored):  # one number at every index
         low.emit(Fill(b, 0, t.size, cast(low.element(base, ()), t.dtype)))
-    elif known.buffer is not b:
+    elif known.buffer is not b and base not in low.blank:
         low.copy_into(b, known)
     return b
 
@@ -343,7 +343,7 @@ def _root(nest: Nest, r: Value, node: Node, out: Value, b: Buffer | None) -> Non
     low = nest.low
     match node.op.kind:
         case Kind.CREATION if node.op.arbitrary and b is not None:
-            pass
+            low.blank.add(out)
         case Kind.REDUCTION:
             reduction(nest, node, None if b is None else whole(b, out.type.shape))
         case Kind.SCATTER:

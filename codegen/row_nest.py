@@ -232,7 +232,8 @@ class _RowNest(Nest):
                 case Do.STORE:
                     self.store(v, v)
                 case Do.FILL:
-                    self.store(t.node.operands[0], v)
+                    base = t.node.operands[0]
+                    self.store(0 if base in self.low.blank else base, v)
                 case Do.SCATTER:
                     scatter(self, t.node, self.memory_of(v))
                 case Do.FOLD:
