@@ -174,7 +174,7 @@ def before(n: Dim, i: Dim) -> Dim:
 # ---------------------------------------------------------------- LU
 
 
-def _lu(m: Matrix) -> None:
+def lu(m: Matrix) -> None:
     """Factor x.T = P L U; row k of the memory is column k of what is factored."""
     (n,) = m.sizes
     work = m.copied(m.operand("x"), n, n)
@@ -235,7 +235,7 @@ def _updated(
     m.store(work, at_row(j, n, i), new)
 
 
-def _lu_solve(m: Matrix) -> None:
+def lu_solve(m: Matrix) -> None:
     n, columns = m.sizes
     x, y, transposed = m.operand("factors"), m.operand("y"), m.flags["transposed"]
     _check_diagonal(m, x, n)
@@ -289,15 +289,15 @@ def _determinant(m: Matrix, result: Callable[[Matrix, Scalar, Scalar], Scalar]) 
     m.store(m.out, m.place(), result(m, m.low.let(sign), log))
 
 
-def _lu_sign(m: Matrix) -> None:
+def lu_sign(m: Matrix) -> None:
     _determinant(m, lambda m, sign, log: sign)
 
 
-def _lu_log(m: Matrix) -> None:
+def lu_log(m: Matrix) -> None:
     _determinant(m, lambda m, sign, log: log)
 
 
-def _lu_det(m: Matrix) -> None:
+def lu_det(m: Matrix) -> None:
     def product(m: Matrix, sign: Scalar, log: Scalar) -> Scalar:
         return apply("({0} * {1})", sign, m.low.let(apply("exp({0})", log)))
 
@@ -307,7 +307,7 @@ def _lu_det(m: Matrix) -> None:
 # ---------------------------------------------------------------- Cholesky, triangles
 
 
-def _cholesky(m: Matrix) -> None:
+def cholesky(m: Matrix) -> None:
     (n,) = m.sizes
     work = m.copied(m.operand("x"), n, n)
     column = m.scratch(m.dtype, n)
@@ -332,7 +332,7 @@ def _cholesky(m: Matrix) -> None:
         m.store(m.out, m.place(i, j), choose(inside, x, m.number(0)))
 
 
-def _triangular_solve(m: Matrix) -> None:
+def triangular_solve(m: Matrix) -> None:
     n, columns = m.sizes
     x, transposed = m.operand("x"), m.flags["transposed"]
     _check_diagonal(m, x, n)
@@ -370,11 +370,6 @@ def _substitute(
 
 
 ALGORITHMS: dict[str, Callable[[Matrix], None]] = {
-    "lu": _lu,
-    "lu_solve": _lu_solve,
-    "lu_det": _lu_det,
-    "lu_log": _lu_log,
-    "lu_sign": _lu_sign,
-    "cholesky": _cholesky,
-    "triangular_solve": _triangular_solve,
+    f.__name__: f
+    for f in (lu, lu_solve, lu_det, lu_log, lu_sign, cholesky, triangular_solve)
 }

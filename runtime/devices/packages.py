@@ -6,7 +6,6 @@ The only place that knows which packages CUDA takes. Nothing here imports them.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 import shutil
 import sys
@@ -47,6 +46,8 @@ BLAS = Part("nvidia-cublas", "lib64/libcublas.so*")
 
 def version(package: str) -> str:
     """Return the version of a package, empty where it is missing."""
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -124,6 +125,8 @@ def surroundings() -> str:
 def disassembler() -> str | None:
     """Return the path of nvdisasm, None where it is not installed."""
     program = "nvdisasm.exe" if sys.platform == "win32" else "nvdisasm"
+    import importlib.metadata
+
     try:
         files = importlib.metadata.files("nvidia-cuda-nvdisasm") or ()
     except importlib.metadata.PackageNotFoundError:
