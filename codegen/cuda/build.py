@@ -28,7 +28,7 @@ from .steps import Launch, all_of
 
 ROUTINES = frozenset({"products", "sorting"})  # of the host, and of kernels
 ROUNDS = 8  # iterations of a thread that shares a loop with its block
-BOUNDS = 256, 4  # threads of a block, and blocks at once: up to 64 registers
+BOUNDS = 256, 3  # threads of a block, and blocks at once: up to 80 registers
 
 
 def build(
