@@ -28,7 +28,7 @@ from .steps import Launch, all_of
 
 ROUTINES = frozenset({"products", "sorting"})  # of the host, and of kernels
 ROUNDS = 8  # iterations of a thread that shares a loop with its block
-BOUNDS = 256, 3  # threads of a block, and blocks at once: up to 80 registers
+MOST = 256  # threads of a block
 
 
 def build(
@@ -127,7 +127,7 @@ class Unloaded:
             fastmath=self.fastmath,
             architecture=self.device.architecture,
             cubin=not self.device.interprets,
-            bounds=BOUNDS,
+            bounds=(MOST, self.printed.at_once),
         )
 
 

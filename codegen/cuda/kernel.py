@@ -86,10 +86,13 @@ class Printed:
     """A kernel as text; `params` are its parameters with their kinds, in order.
 
     A kind is the name of a dtype, after a star that of what a pointer leads to.
+    `at_once` is how many blocks a processor must have room for: four leave 64 registers
+    to a thread, three leave 80.
     """
 
     source: str
     params: tuple[tuple[str, str], ...]
+    at_once: int
 
 
 class Printer(Meeting):
@@ -134,7 +137,7 @@ class Printer(Meeting):
         imports += [f"from numpy import {x}" for x in TYPES if x in used]
         head = f"def {self.launch.name}({', '.join(params)}):"
         source = "\n".join([*imports, *constants, "", head, *lines, ""])
-        return Printed(source, kinds)
+        return Printed(source, kinds, 3 if self.launch.own else 4)
 
     def given(self) -> set[str]:
         """Return the variables that are parameters though the kernel assigns them."""

@@ -17,9 +17,9 @@ look whether all of their rows start at multiples.
 
 Note [lanes of rows]
 A kernel of rows has several loops and what they have in common in its registers. To
-need not many more than 64, its threads do two neighbouring iterations at once where the loops
-touch more than four arrays, and one where elements have 8 bytes: a warp's accesses are
-256 bytes then as they are.
+need few, its threads do two neighbouring iterations at once where the loops touch more
+than four arrays, and one where elements have 8 bytes: a warp's accesses are 256 bytes
+then as they are.
 """
 
 from __future__ import annotations

@@ -77,6 +77,7 @@ ALL = {
     "scatter_add": (lambda kind: kind(scatter_add), binned),
     "sweep": (lambda kind: kind(sweep), normals((66, 130))),
 }
+OWN_ROWS = ("softmax", "layer_norm")  # blocks add up rows of their own
 CONTIGUOUS = ("chain", "chain_gradient", "sum")
 
 
@@ -143,7 +144,7 @@ def test_kernels_need_few_registers_and_no_local_memory(name: str, dtype: str):
     launched, _, _ = ran(name, dtype)
     for x in launched:
         assert x.report.instructions, "nvdisasm is missing"
-        assert x.report.registers <= (80 if name == "layer_norm" else 64)
+        assert x.report.registers <= (80 if name in OWN_ROWS else 64)
         assert x.report.spills == x.report.stack == x.report.local_accesses == 0
         assert dtype == "float64" or x.report.doubles == 0
 
