@@ -25,6 +25,12 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+if not __package__:  # run as a file: the processes it starts need the folder, too
+    root = str(Path(__file__).resolve().parents[1])
+    sys.path.insert(0, root)
+    os.environ["PYTHONPATH"] = os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))
+    __package__ = "benchmarks"
+
 from .gpu.records import Child, Record, python
 from .gpu.speed import FRAMEWORKS, PACKAGES
 from .gpu.summary import Results, lines, problems
