@@ -542,6 +542,9 @@ class Types(_machinery.FunctionPass):  # type: ignore[misc]
         return True
 
 
+UNBOXING = "wrapper"  # Numba's name of the module that takes arguments apart
+
+
 class Library(_codegen.JITCodeLibrary):  # type: ignore[misc]
     """What a kernel is compiled in: Numba's, with fewer passes over single functions.
 
@@ -552,7 +555,7 @@ class Library(_codegen.JITCodeLibrary):  # type: ignore[misc]
 
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
-        if module.name == "wrapper":
+        if module.name == UNBOXING:
             return
         manager, builder = self._codegen._function_pass_manager()
         for f in module.functions:

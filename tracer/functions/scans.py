@@ -196,18 +196,15 @@ def _parabolas(x: Any, h: Any, k: int, edge_order: int) -> list[Any]:
         axis = len(shape_of(h)) - (len(x.shape) - k)
         a, b = (apply("slice", h, s, axis=axis, size=n - 2, step=1) for s in (0, 1))
     share = apply("divide", a, apply("add", a, b))
-    bend = apply("multiply", share, apply("subtract", q, p))
+    change = apply("subtract", q, p)
+    bend = apply("multiply", share, change)
     inside = apply("add", p, bend)
     if edge_order == 1:
         return [part(slopes, 0, 1), inside, part(slopes, n - 2, 1)]
-    rest = apply("multiply", apply("divide", b, apply("add", a, b)), _minus(q, p))
+    rest = apply("multiply", apply("divide", b, apply("add", a, b)), change)
     first = apply("subtract", part(p, 0, 1), part(bend, 0, 1))
     last = apply("add", part(q, n - 3, 1), part(rest, n - 3, 1))
     return [first, inside, last]
-
-
-def _minus(x: Any, y: Any) -> Any:
-    return apply("subtract", x, y)
 
 
 @implements(np.diff)
